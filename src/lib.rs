@@ -16,4 +16,5 @@
 pub mod http;
 pub mod limits;
 pub mod oid;
+pub mod pack;
 pub mod proto;

@@ -62,6 +62,9 @@ pub const SYMREF_DEPTH_MAX: usize = 5;
 /// Alternates of alternates that are followed (git: 5).
 pub const ALTERNATE_DEPTH_MAX: usize = 5;
 
+/// Tags of tags that are followed from one name. git writes such chains only on request; a circle has no id.
+pub const TAG_DEPTH_MAX: usize = 1000;
+
 /// Bytes of a ref file or of `HEAD`, `shallow`, `info/alternates`, `config`.
 pub const SMALL_FILE_MAX: u64 = 16 * 1024 * 1024;
 

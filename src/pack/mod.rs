@@ -1,0 +1,36 @@
+//! The workshop: mapped bytes become a selection of objects, the selection becomes a plan.
+//!
+//! Reads bytes it was handed and nothing else: no file is opened here, no HTTP or pkt-line is known, no clock is read.
+//! What a slice of work is, and how a loose object is asked for, is said in [`pace`]. Law: nothing read from a mapping is
+//! trusted before it was bounded; nothing is sent that the selection does not hold.
+//! Read first: `planned_packs_hold_exactly_the_selection`.
+
+pub mod deflate;
+pub mod delta;
+pub mod entry;
+pub mod fault;
+pub mod filter;
+pub mod map;
+pub mod marks;
+pub mod objects;
+pub mod pace;
+pub mod packfile;
+pub mod plan;
+pub mod reader;
+pub mod store;
+pub mod tree;
+pub mod walk;
+
+pub use self::{
+    entry::ObjectType,
+    fault::Fault,
+    filter::Omit,
+    map::Mapping,
+    objects::Objects,
+    pace::{Ask, Loose, Pace},
+    packfile::{Pack, PackError},
+    plan::{Dialect, Plan, plan},
+    reader::Reader,
+    store::Store,
+    walk::{Question, Selection, select},
+};

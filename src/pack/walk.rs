@@ -1,0 +1,449 @@
+//! Selection by walking the graph: wants, haves and omissions become the set of objects to send.
+//!
+//! The way of last resort, always right. Knows no pack layout and sends nothing. Invariants: an object reachable from a
+//! want and not from a have, by links that are not cut, is chosen unless it is omitted; what is chosen was named by a
+//! want or by a chosen object; an explicit want is never omitted.
+//! Source: git-rev-list(1), "--objects", "--objects-edge-aggressive", "--filter".
+//! Read first: `tests/stock_git.rs`, and `walks_choose_what_rev_list_lists` in `tests` of this room.
+
+use std::collections::BinaryHeap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    entry::ObjectType,
+    fault::Fault,
+    filter::Omit,
+    marks::Marks,
+    objects::{Commit, Objects},
+    tree::{EntryMode, TreeEntries},
+};
+use crate::oid::ObjectId;
+
+/// What a client asks of the graph; all positions are those of [`Objects`].
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// What it wants: commits, tags, trees or blobs.
+    pub wants: Vec<u32>,
+    /// What it has, with all that is reachable from there (within `cut`).
+    pub haves: Vec<u32>,
+    /// Commits whose parents are not followed: the client's shallow boundary.
+    pub cut: FxHashSet<u32>,
+    /// What is left out.
+    pub omit: Omit,
+    /// Whether everything in the trees of `haves` counts as had, not only what is next to what is chosen: for shallow
+    /// clients, whose boundary says little.
+    pub edges_in_full: bool,
+}
+
+/// What to send.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Positions to send.
+    pub chosen: Marks,
+    /// Positions the client is known to have: not all of them, but those next to what is chosen.
+    pub common: Marks,
+}
+
+/// Walks from the wants to everything the client lacks.
+///
+/// # Errors
+/// An object that should be there is missing or damaged.
+pub async fn select(objects: &mut Objects, question: &Question) -> Result<Selection, Fault> {
+    let room = objects.total();
+    let selection = Selection { chosen: Marks::with_room(room), common: Marks::with_room(room) };
+    let mut walk = Walk { objects, question, selection, depths: FxHashMap::default() };
+    let mut line = Line::default();
+    let mut roots = Vec::new();
+    for have in &question.haves {
+        walk.give_up(*have, &mut line).await?;
+    }
+    for want in &question.wants {
+        walk.pick(*want, &mut line, &mut roots).await?;
+    }
+    let commits = walk.commits(&mut line).await?;
+    walk.mark_edges(&commits, &line).await?;
+    walk.trees(&commits, &roots).await?;
+    Ok(walk.selection)
+}
+
+/// Commits in line, newest first, and what is known of each.
+#[derive(Default)]
+struct Line {
+    queue: BinaryHeap<(u64, u32)>,
+    states: FxHashMap<u32, State>,
+    /// Commits in the queue that are wanted and not had.
+    open: usize,
+    /// Commits named as had.
+    had: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    had: bool,
+    queued: bool,
+    done: bool,
+}
+
+impl Line {
+    /// Puts a commit in line, or marks one that already is, as had.
+    fn push(&mut self, position: u32, time: u64, had: bool) {
+        let state = self.states.entry(position).or_default();
+        let learns = had && !state.had;
+        if !state.queued && !state.done {
+            state.queued = true;
+            state.had |= had;
+            self.open += usize::from(!state.had);
+            self.queue.push((time, position));
+        } else if learns {
+            state.had = true;
+            if state.queued {
+                self.open -= 1;
+            } else {
+                // Seen as wanted before: its ancestors must learn too.
+                state.done = false;
+                state.queued = true;
+                self.queue.push((time, position));
+            }
+        }
+    }
+
+    fn is_had(&self, position: u32) -> bool {
+        self.states.get(&position).is_some_and(|state| state.had)
+    }
+}
+
+struct Walk<'a> {
+    objects: &'a mut Objects,
+    question: &'a Question,
+    selection: Selection,
+    /// Smallest depth each tree was entered at; only kept when the omission asks for depth.
+    depths: FxHashMap<u32, u64>,
+}
+
+impl Walk<'_> {
+    fn is_cut(&self, position: u32) -> bool {
+        self.question.cut.contains(&position)
+    }
+
+    fn parents(&self, position: u32, commit: &Commit) -> Vec<u32> {
+        if self.is_cut(position) { Vec::new() } else { self.objects.parents(commit).to_vec() }
+    }
+
+    /// A have: what the client holds of it is not sent.
+    async fn give_up(&mut self, have: u32, line: &mut Line) -> Result<(), Fault> {
+        let mut position = have;
+        loop {
+            match self.objects.type_of(position)? {
+                ObjectType::Tag => {
+                    self.selection.common.insert(position);
+                    let target = self.objects.tagged(position).await?;
+                    // A have is the client's word: what it leads to need not be here.
+                    let Some(next) = self.objects.locate(&target).await? else { return Ok(()) };
+                    position = next;
+                }
+                ObjectType::Commit => {
+                    let commit = self.objects.commit(position).await?;
+                    line.push(position, commit.time, true);
+                    line.had.push(position);
+                    return Ok(());
+                }
+                ObjectType::Tree => return self.mark_tree(position).await,
+                ObjectType::Blob => {
+                    self.selection.common.insert(position);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// A want: it is sent, whatever is omitted, unless the client has it.
+    async fn pick(&mut self, want: u32, line: &mut Line, roots: &mut Vec<u32>) -> Result<(), Fault> {
+        let mut position = want;
+        loop {
+            if self.selection.common.contains(position) {
+                return Ok(());
+            }
+            match self.objects.type_of(position)? {
+                ObjectType::Tag => {
+                    self.choose(position);
+                    let target = self.objects.tagged(position).await?;
+                    position = self.objects.demand(&target).await?;
+                }
+                ObjectType::Commit => {
+                    let commit = self.objects.commit(position).await?;
+                    line.push(position, commit.time, false);
+                    return Ok(());
+                }
+                ObjectType::Tree => {
+                    roots.push(position);
+                    return Ok(());
+                }
+                ObjectType::Blob => {
+                    self.choose(position);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn choose(&mut self, position: u32) -> bool {
+        let fresh = self.selection.chosen.insert(position);
+        self.objects.pace().count(u64::from(fresh));
+        fresh
+    }
+
+    /// Walks the commits; returns those to send, newest first.
+    async fn commits(&mut self, line: &mut Line) -> Result<Vec<u32>, Fault> {
+        let mut found = Vec::new();
+        // Clocks are wrong now and then: look a little further than the dates demand, as stock git does.
+        let (mut slop, mut last) = (SLOP, u64::MAX);
+        while let Some((time, position)) = line.queue.pop() {
+            let Some(state) = line.states.get_mut(&position).filter(|state| state.queued) else { continue };
+            let had = state.had;
+            (state.queued, state.done) = (false, true);
+            line.open -= usize::from(!had);
+            let commit = self.objects.commit(position).await?;
+            for parent in self.parents(position, &commit) {
+                let time = match had {
+                    true => match self.objects.commit(parent).await {
+                        Ok(commit) => commit.time,
+                        // The client's side may end in what we never had.
+                        Err(Fault::Missing { .. }) => continue,
+                        Err(fault) => return Err(fault),
+                    },
+                    false => self.objects.commit(parent).await?.time,
+                };
+                line.push(parent, time, had);
+            }
+            self.objects.pace().work(COST_OF_COMMIT).await;
+            if !had {
+                found.push(position);
+                (slop, last) = (SLOP, time);
+            } else if line.open == 0 {
+                slop = if last <= line.queue.peek().map_or(0, |next| next.0) { SLOP } else { slop - 1 };
+                if slop == 0 {
+                    break;
+                }
+            }
+        }
+        found.retain(|position| !line.is_had(*position));
+        Ok(found)
+    }
+
+    /// Marks what the client has next to what it lacks: the trees of commits it has.
+    async fn mark_edges(&mut self, commits: &[u32], line: &Line) -> Result<(), Fault> {
+        let mut edges = FxHashSet::default();
+        let mut in_order = Vec::new();
+        for position in commits {
+            let commit = self.objects.commit(*position).await?;
+            for parent in self.parents(*position, &commit) {
+                if line.is_had(parent) && edges.insert(parent) {
+                    in_order.push(parent);
+                }
+            }
+        }
+        if self.question.edges_in_full {
+            in_order.extend(line.had.iter().copied().filter(|position| edges.insert(*position)));
+        }
+        for position in in_order {
+            self.selection.common.insert(position);
+            let commit = self.objects.commit(position).await?;
+            // What the client has of this edge need not be complete here either.
+            if let Some(tree) = self.objects.locate(&commit.tree).await? {
+                self.mark_tree(tree).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a tree and everything below it as had.
+    async fn mark_tree(&mut self, root: u32) -> Result<(), Fault> {
+        let mut stack = vec![root];
+        while let Some(tree) = stack.pop() {
+            if !self.selection.common.insert(tree) {
+                continue;
+            }
+            let object = match self.objects.read(tree).await {
+                Ok(object) if object.object == ObjectType::Tree => object,
+                Err(Fault::Missing { .. }) | Ok(_) => continue,
+                Err(fault) => return Err(fault),
+            };
+            for entry in TreeEntries::new(self.objects.store().kind(), &object.bytes) {
+                let Some((mode, id)) = entry else { break };
+                if mode == EntryMode::Gitlink {
+                    continue;
+                }
+                // Only packed objects are worth remembering as had: the walk meets loose ones again by id.
+                let position = match self.objects.store().find(id) {
+                    Some(position) => Some(position),
+                    None => self.objects.locate_loose(id).await?,
+                };
+                match position {
+                    Some(position) if mode == EntryMode::Tree => stack.push(position),
+                    Some(position) => {
+                        self.selection.common.insert(position);
+                    }
+                    None => {}
+                }
+            }
+            self.objects.pace().work(object.bytes.len()).await;
+        }
+        Ok(())
+    }
+
+    /// Chooses the commits and all their trees bring, then the trees that were wanted by name.
+    async fn trees(&mut self, commits: &[u32], wanted: &[u32]) -> Result<(), Fault> {
+        let omit = self.question.omit;
+        let explicit: FxHashSet<u32> = self.explicit().await?;
+        for position in commits {
+            if omit.sends(ObjectType::Commit) || explicit.contains(position) {
+                self.choose(*position);
+            }
+            if omit.enters_trees() {
+                let tree = self.objects.commit(*position).await?.tree;
+                let tree = self.objects.demand(&tree).await?;
+                self.descend(tree, 0).await?;
+            }
+        }
+        for tree in wanted {
+            self.enter_wanted(*tree).await?;
+        }
+        Ok(())
+    }
+
+    /// Commits that wants name, directly or through tags: these are sent whatever is omitted.
+    async fn explicit(&mut self) -> Result<FxHashSet<u32>, Fault> {
+        let mut explicit = FxHashSet::default();
+        if self.question.omit.sends(ObjectType::Commit) {
+            return Ok(explicit);
+        }
+        for want in &self.question.wants {
+            if self.objects.type_of(*want)? == ObjectType::Commit {
+                explicit.insert(*want);
+            }
+        }
+        Ok(explicit)
+    }
+
+    /// A tree wanted by name is sent itself, and its entries count as standing at depth 0.
+    async fn enter_wanted(&mut self, tree: u32) -> Result<(), Fault> {
+        if self.selection.common.contains(tree) {
+            return Ok(());
+        }
+        self.choose(tree);
+        let mut stack = Vec::new();
+        self.scan(tree, 0, &mut stack).await?;
+        while let Some((below, depth)) = stack.pop() {
+            self.descend(below, depth).await?;
+        }
+        Ok(())
+    }
+
+    /// Chooses a tree met at `depth` and everything below it that is not omitted or had.
+    async fn descend(&mut self, tree: u32, depth: u64) -> Result<(), Fault> {
+        let mut stack = vec![(tree, depth)];
+        while let Some((tree, depth)) = stack.pop() {
+            if self.enters(tree, depth) {
+                self.scan(tree, depth + 1, &mut stack).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a tree is to be entered here; chooses it when it is to be sent.
+    fn enters(&mut self, tree: u32, depth: u64) -> bool {
+        if self.selection.common.contains(tree) {
+            return false;
+        }
+        let omit = self.question.omit;
+        if omit.depth_from.is_some_and(|limit| depth >= limit) {
+            return false;
+        }
+        if omit.depth_from.is_none() && omit.sends(ObjectType::Tree) {
+            return self.choose(tree);
+        }
+        // Entered before at this depth or a smaller one: nothing new below.
+        let before = self.depths.insert(tree, depth);
+        if let Some(before) = before.filter(|before| *before <= depth) {
+            self.depths.insert(tree, before);
+            return false;
+        }
+        if omit.sends(ObjectType::Tree) {
+            self.choose(tree);
+        }
+        true
+    }
+
+    /// Chooses the blobs of a tree, which stand at `depth`, and stacks its subtrees.
+    async fn scan(&mut self, tree: u32, depth: u64, stack: &mut Vec<(u32, u64)>) -> Result<(), Fault> {
+        let object = self.objects.read(tree).await?;
+        if object.object != ObjectType::Tree {
+            return Err(Fault::WrongType { id: self.objects.id(tree)? });
+        }
+        let below = stack.len();
+        for entry in TreeEntries::new(self.objects.store().kind(), &object.bytes) {
+            let Some((mode, id)) = entry else {
+                return Err(Fault::Malformed { id: self.objects.id(tree)? });
+            };
+            if mode == EntryMode::Gitlink {
+                continue;
+            }
+            if mode == EntryMode::Blob && !self.question.omit.sends(ObjectType::Blob) {
+                continue;
+            }
+            match self.objects.store().find(id) {
+                Some(position) if mode == EntryMode::Tree => stack.push((position, depth)),
+                Some(position) => self.blob(position, depth)?,
+                None => self.scan_loose(mode, id.to_owned(), depth, stack).await?,
+            }
+        }
+        // In the order they stand: neighbours in a tree are neighbours in the pack.
+        if let Some(fresh) = stack.get_mut(below..) {
+            fresh.reverse();
+        }
+        self.objects.pace().work(object.bytes.len()).await;
+        Ok(())
+    }
+
+    async fn scan_loose(
+        &mut self,
+        mode: EntryMode,
+        id: ObjectId,
+        depth: u64,
+        stack: &mut Vec<(u32, u64)>,
+    ) -> Result<(), Fault> {
+        let position = match self.objects.locate_loose(&id).await? {
+            Some(position) => position,
+            // An omitted blob need not be here: the repository may be a partial clone itself.
+            None if mode == EntryMode::Blob && self.question.omit.blobs_from == Some(0) => return Ok(()),
+            None => return Err(Fault::Missing { id }),
+        };
+        match mode {
+            EntryMode::Tree => stack.push((position, depth)),
+            _ => self.blob(position, depth)?,
+        }
+        Ok(())
+    }
+
+    fn blob(&mut self, position: u32, depth: u64) -> Result<(), Fault> {
+        let omit = self.question.omit;
+        if self.selection.common.contains(position) || omit.depth_from.is_some_and(|limit| depth >= limit) {
+            return Ok(());
+        }
+        let omitted = match omit.blobs_from {
+            None => false,
+            Some(0) => true,
+            Some(limit) => !self.selection.chosen.contains(position) && self.objects.size(position)? >= limit,
+        };
+        if !omitted {
+            self.choose(position);
+        }
+        Ok(())
+    }
+}
+
+/// Commits looked at after all that are left in line are had.
+const SLOP: u32 = 5;
+/// Units a commit costs beside reading it.
+const COST_OF_COMMIT: usize = 300;
