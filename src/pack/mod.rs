@@ -5,23 +5,28 @@
 //! trusted before it was bounded; nothing is sent that the selection does not hold.
 //! Read first: `planned_packs_hold_exactly_the_selection`.
 
+pub mod checksum;
 pub mod deflate;
 pub mod delta;
+pub mod depth;
 pub mod entry;
 pub mod fault;
 pub mod filter;
+pub mod line;
 pub mod map;
 pub mod marks;
 pub mod objects;
 pub mod pace;
 pub mod packfile;
 pub mod plan;
+pub mod reach;
 pub mod reader;
 pub mod store;
 pub mod tree;
 pub mod walk;
 
 pub use self::{
+    checksum::Checksum,
     entry::ObjectType,
     fault::Fault,
     filter::Omit,

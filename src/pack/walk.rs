@@ -6,16 +6,15 @@
 //! Source: git-rev-list(1), "--objects", "--objects-edge-aggressive", "--filter".
 //! Read first: `tests/stock_git.rs`, and `walks_choose_what_rev_list_lists` in `tests` of this room.
 
-use std::collections::BinaryHeap;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     entry::ObjectType,
     fault::Fault,
     filter::Omit,
+    line::{Line, parents_within},
     marks::Marks,
-    objects::{Commit, Objects},
+    objects::Objects,
     tree::{EntryMode, TreeEntries},
 };
 use crate::oid::ObjectId;
@@ -61,56 +60,10 @@ pub async fn select(objects: &mut Objects, question: &Question) -> Result<Select
     for want in &question.wants {
         walk.pick(*want, &mut line, &mut roots).await?;
     }
-    let commits = walk.commits(&mut line).await?;
+    let commits = line.walk(walk.objects, &question.cut, None).await?;
     walk.mark_edges(&commits, &line).await?;
     walk.trees(&commits, &roots).await?;
     Ok(walk.selection)
-}
-
-/// Commits in line, newest first, and what is known of each.
-#[derive(Default)]
-struct Line {
-    queue: BinaryHeap<(u64, u32)>,
-    states: FxHashMap<u32, State>,
-    /// Commits in the queue that are wanted and not had.
-    open: usize,
-    /// Commits named as had.
-    had: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct State {
-    had: bool,
-    queued: bool,
-    done: bool,
-}
-
-impl Line {
-    /// Puts a commit in line, or marks one that already is, as had.
-    fn push(&mut self, position: u32, time: u64, had: bool) {
-        let state = self.states.entry(position).or_default();
-        let learns = had && !state.had;
-        if !state.queued && !state.done {
-            state.queued = true;
-            state.had |= had;
-            self.open += usize::from(!state.had);
-            self.queue.push((time, position));
-        } else if learns {
-            state.had = true;
-            if state.queued {
-                self.open -= 1;
-            } else {
-                // Seen as wanted before: its ancestors must learn too.
-                state.done = false;
-                state.queued = true;
-                self.queue.push((time, position));
-            }
-        }
-    }
-
-    fn is_had(&self, position: u32) -> bool {
-        self.states.get(&position).is_some_and(|state| state.had)
-    }
 }
 
 struct Walk<'a> {
@@ -122,14 +75,6 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn is_cut(&self, position: u32) -> bool {
-        self.question.cut.contains(&position)
-    }
-
-    fn parents(&self, position: u32, commit: &Commit) -> Vec<u32> {
-        if self.is_cut(position) { Vec::new() } else { self.objects.parents(commit).to_vec() }
-    }
-
     /// A have: what the client holds of it is not sent.
     async fn give_up(&mut self, have: u32, line: &mut Line) -> Result<(), Fault> {
         let mut position = have;
@@ -144,8 +89,7 @@ impl Walk<'_> {
                 }
                 ObjectType::Commit => {
                     let commit = self.objects.commit(position).await?;
-                    line.push(position, commit.time, true);
-                    line.had.push(position);
+                    line.have(position, commit.time);
                     return Ok(());
                 }
                 ObjectType::Tree => return self.mark_tree(position).await,
@@ -172,7 +116,7 @@ impl Walk<'_> {
                 }
                 ObjectType::Commit => {
                     let commit = self.objects.commit(position).await?;
-                    line.push(position, commit.time, false);
+                    line.want(position, commit.time);
                     return Ok(());
                 }
                 ObjectType::Tree => {
@@ -193,58 +137,21 @@ impl Walk<'_> {
         fresh
     }
 
-    /// Walks the commits; returns those to send, newest first.
-    async fn commits(&mut self, line: &mut Line) -> Result<Vec<u32>, Fault> {
-        let mut found = Vec::new();
-        // Clocks are wrong now and then: look a little further than the dates demand, as stock git does.
-        let (mut slop, mut last) = (SLOP, u64::MAX);
-        while let Some((time, position)) = line.queue.pop() {
-            let Some(state) = line.states.get_mut(&position).filter(|state| state.queued) else { continue };
-            let had = state.had;
-            (state.queued, state.done) = (false, true);
-            line.open -= usize::from(!had);
-            let commit = self.objects.commit(position).await?;
-            for parent in self.parents(position, &commit) {
-                let time = match had {
-                    true => match self.objects.commit(parent).await {
-                        Ok(commit) => commit.time,
-                        // The client's side may end in what we never had.
-                        Err(Fault::Missing { .. }) => continue,
-                        Err(fault) => return Err(fault),
-                    },
-                    false => self.objects.commit(parent).await?.time,
-                };
-                line.push(parent, time, had);
-            }
-            self.objects.pace().work(COST_OF_COMMIT).await;
-            if !had {
-                found.push(position);
-                (slop, last) = (SLOP, time);
-            } else if line.open == 0 {
-                slop = if last <= line.queue.peek().map_or(0, |next| next.0) { SLOP } else { slop - 1 };
-                if slop == 0 {
-                    break;
-                }
-            }
-        }
-        found.retain(|position| !line.is_had(*position));
-        Ok(found)
-    }
-
     /// Marks what the client has next to what it lacks: the trees of commits it has.
     async fn mark_edges(&mut self, commits: &[u32], line: &Line) -> Result<(), Fault> {
+        let question = self.question;
         let mut edges = FxHashSet::default();
         let mut in_order = Vec::new();
         for position in commits {
             let commit = self.objects.commit(*position).await?;
-            for parent in self.parents(*position, &commit) {
+            for parent in parents_within(self.objects, &question.cut, *position, &commit) {
                 if line.is_had(parent) && edges.insert(parent) {
                     in_order.push(parent);
                 }
             }
         }
         if self.question.edges_in_full {
-            in_order.extend(line.had.iter().copied().filter(|position| edges.insert(*position)));
+            in_order.extend(line.had().iter().copied().filter(|position| edges.insert(*position)));
         }
         for position in in_order {
             self.selection.common.insert(position);
@@ -442,8 +349,3 @@ impl Walk<'_> {
         Ok(())
     }
 }
-
-/// Commits looked at after all that are left in line are had.
-const SLOP: u32 = 5;
-/// Units a commit costs beside reading it.
-const COST_OF_COMMIT: usize = 300;

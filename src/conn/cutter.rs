@@ -1,0 +1,286 @@
+//! One answer cut into frames of exactly one window: head, text, a plan in bands and chunks.
+//!
+//! Decides nothing about what is sent. Invariants: the concatenation of all frames is the whole answer; each frame but
+//! the last is one window long (short by less than a band head where text ends within reach of the edge); the trailer
+//! covers every pack byte that was cut.
+//! Source: RFC 9112, 7.1 "Chunked Transfer Coding"; gitprotocol-v2(5), "packfile"; gitformat-pack(5), trailer.
+//! Read first: `every_frame_is_one_window_but_the_last`.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::frame::Frame;
+use crate::{
+    http::chunk,
+    pack::{Checksum, Plan},
+    proto::pkt::{self, Band, Sideband},
+};
+
+/// How the body is framed on the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// One chunk for each frame (HTTP/1.1).
+    Chunked,
+    /// As it is: the head gave its length, or the end of the connection ends it.
+    Plain,
+}
+
+/// Cuts one answer into frames.
+#[derive(Debug)]
+pub struct Cutter {
+    window: usize,
+    framing: Framing,
+    sideband: Sideband,
+    /// Head of the response; part of the first frame.
+    head: Vec<u8>,
+    /// Body bytes of our own that come before the pack.
+    text: VecDeque<u8>,
+    /// A text shared with other answers, and how much of it is cut.
+    shared: Option<(Arc<[u8]>, usize)>,
+    pack: Option<PackSource>,
+    ended: bool,
+}
+
+/// A plan being streamed.
+#[derive(Debug)]
+struct PackSource {
+    plan: Arc<Plan>,
+    /// Piece to continue with, and how much of it is cut.
+    piece: usize,
+    within: u64,
+    /// Bytes of the pieces that are not yet cut.
+    left: u64,
+    checksum: Option<Checksum>,
+    /// Pack bytes of our own behind the pieces: large objects, then the trailer.
+    own: VecDeque<u8>,
+    state: Tail,
+    /// What follows the last band.
+    after: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    /// More bytes may be pushed behind the pieces.
+    Open,
+    /// Only the trailer is missing.
+    Closed,
+    /// The trailer is in line.
+    Sealed,
+}
+
+impl Cutter {
+    /// An answer that starts with `head`, to be cut to windows of `window` bytes.
+    pub fn new(window: usize, framing: Framing, sideband: Sideband, head: Vec<u8>) -> Self {
+        Self { window, framing, sideband, head, text: VecDeque::new(), shared: None, pack: None, ended: false }
+    }
+
+    /// Adds body bytes of our own, sent before any pack data that is not yet cut.
+    pub fn push_text(&mut self, bytes: &[u8]) {
+        self.text.extend(bytes);
+    }
+
+    /// Adds a text that other answers send as well; behind [`Self::push_text`], before a pack. Once for each answer.
+    pub fn push_shared(&mut self, text: Arc<[u8]>) {
+        self.shared = Some((text, 0));
+    }
+
+    /// Starts the pack; `after` follows its last band.
+    pub fn start_pack(&mut self, plan: Arc<Plan>, after: Vec<u8>) {
+        let known = plan.has_own_trailer() || (plan.trailer().is_some() && plan.tail().is_empty());
+        let checksum = (!known).then(|| Checksum::new(plan.kind()));
+        let state = if plan.has_own_trailer() { Tail::Sealed } else { Tail::Open };
+        let left = plan.size();
+        self.pack = Some(PackSource { plan, piece: 0, within: 0, left, checksum, own: VecDeque::new(), state, after });
+    }
+
+    /// Adds pack bytes behind the pieces of the plan.
+    pub fn push_pack(&mut self, bytes: &[u8]) {
+        if let Some(pack) = &mut self.pack {
+            pack.own.extend(bytes);
+        }
+    }
+
+    /// Says that no more pack bytes will be pushed: the trailer follows what is there.
+    pub fn close_pack(&mut self) {
+        if let Some(pack) = self.pack.as_mut().filter(|pack| pack.state == Tail::Open) {
+            pack.state = Tail::Closed;
+        }
+    }
+
+    /// Says that this is all: the last chunk follows what is there.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Body bytes at hand, band heads not counted.
+    pub fn waiting(&self) -> u64 {
+        let shared = self.shared.as_ref().map_or(0, |(text, cut)| text.len() - cut);
+        let pack = self.pack.as_ref().map_or(0, |pack| pack.left + pack.own.len() as u64 + pack.after.len() as u64);
+        (self.text.len() + shared) as u64 + pack
+    }
+
+    /// Whether everything was cut.
+    pub fn is_done(&self) -> bool {
+        self.ended && self.head.is_empty() && self.waiting() == 0 && !self.owes_last_chunk()
+    }
+
+    fn owes_last_chunk(&self) -> bool {
+        self.framing == Framing::Chunked
+    }
+
+    /// The next frame: a full one, or what is at hand when `flush` is set or [`Self::end`] was called. `None` when there
+    /// is nothing to cut yet.
+    pub fn cut(&mut self, flush: bool) -> Option<Frame> {
+        let digits = self.chunk_digits();
+        let overhead = self.head.len() + if digits > 0 { digits + 2 + chunk::CHUNK_TAIL.len() } else { 0 };
+        let room = self.window.saturating_sub(overhead).max(64);
+        if self.waiting() < room as u64 && !flush && !self.ended {
+            return None;
+        }
+        if self.waiting() == 0 && self.head.is_empty() && !(self.ended && self.owes_last_chunk()) {
+            return None;
+        }
+        let mut frame = Frame::default();
+        frame.push_own(&std::mem::take(&mut self.head));
+        if self.waiting() > 0 {
+            self.cut_chunk(&mut frame, digits, room);
+        }
+        if self.ended && self.waiting() == 0 && self.framing == Framing::Chunked {
+            frame.push_own(chunk::LAST_CHUNK);
+            self.framing = Framing::Plain;
+        }
+        Some(frame)
+    }
+
+    /// Digits of a chunk head for a full frame; 0 when nothing is chunked.
+    fn chunk_digits(&self) -> usize {
+        match self.framing {
+            Framing::Plain => 0,
+            Framing::Chunked => chunk::digits(self.window.saturating_sub(self.head.len() + 8).max(64)),
+        }
+    }
+
+    fn cut_chunk(&mut self, frame: &mut Frame, digits: usize, room: usize) {
+        let (at, before) = (frame.own_size(), frame.size() + digits + 2);
+        if digits > 0 {
+            frame.push_own(&[b'0'; 16][..digits]);
+            frame.push_own(b"\r\n");
+            self.fill(frame, room);
+            let size = frame.size() - before;
+            frame.patch_own(at, format!("{size:0digits$x}").as_bytes());
+            frame.push_own(chunk::CHUNK_TAIL);
+        } else {
+            self.fill(frame, room);
+        }
+    }
+
+    /// Moves up to `room` body bytes into the frame.
+    fn fill(&mut self, frame: &mut Frame, room: usize) {
+        let mut left = room;
+        left -= move_bytes(&mut self.text, frame, left);
+        if let Some((text, cut)) = &mut self.shared {
+            let len = left.min(text.len() - *cut);
+            if len > 0 {
+                frame.push_shared(text, *cut, len);
+                *cut += len;
+                left -= len;
+            }
+        }
+        if !self.text.is_empty() {
+            return;
+        }
+        if let Some(pack) = &mut self.pack {
+            pack.fill(frame, self.sideband, &mut left);
+        }
+    }
+}
+
+impl PackSource {
+    /// Moves pack bytes into the frame, a band at a time, and what follows the pack.
+    fn fill(&mut self, frame: &mut Frame, sideband: Sideband, left: &mut usize) {
+        let band_head = sideband.head_size();
+        loop {
+            self.seal();
+            let at_hand = self.left + self.own.len() as u64;
+            if at_hand == 0 || *left <= band_head {
+                break;
+            }
+            let payload = band_payload(at_hand, *left, sideband);
+            if band_head > 0 {
+                let mut head = Vec::with_capacity(band_head);
+                pkt::band_head(&mut head, Band::Pack, payload);
+                frame.push_own(&head);
+            }
+            self.take(frame, payload);
+            *left -= band_head + payload;
+        }
+        if self.state == Tail::Sealed && self.left == 0 && self.own.is_empty() {
+            let len = self.after.len().min(*left);
+            frame.push_own(self.after.get(..len).unwrap_or_default());
+            self.after.drain(..len);
+            *left -= len;
+        }
+    }
+
+    /// Puts the trailer in line once everything before it is cut.
+    fn seal(&mut self) {
+        if self.state != Tail::Closed || self.left > 0 || !self.own.is_empty() {
+            return;
+        }
+        let trailer = match self.checksum.take() {
+            Some(checksum) => Some(checksum.finish()),
+            None => self.plan.trailer().copied(),
+        };
+        if let Some(trailer) = trailer {
+            self.own.extend(trailer.as_bytes());
+            if self.plan.tail().is_empty() {
+                self.plan.learn_trailer(trailer);
+            }
+        }
+        self.state = Tail::Sealed;
+    }
+
+    /// Moves exactly `len` pack bytes into the frame.
+    fn take(&mut self, frame: &mut Frame, mut len: usize) {
+        while len > 0 && self.left > 0 {
+            let Some(piece) = self.plan.pieces().get(self.piece).copied() else { break };
+            let part = piece.part(self.within, (piece.len() - self.within).min(len as u64));
+            if let Some(checksum) = &mut self.checksum {
+                checksum.update(self.plan.bytes(part));
+            }
+            frame.push_piece(&self.plan, part);
+            (self.within, self.left) = (self.within + part.len(), self.left - part.len());
+            if self.within == piece.len() {
+                (self.piece, self.within) = (self.piece + 1, 0);
+            }
+            len -= part.len() as usize;
+        }
+        if len > 0 {
+            let (first, second) = self.own.as_slices();
+            if let Some(checksum) = &mut self.checksum {
+                let from_first = first.len().min(len);
+                checksum.update(&first[..from_first]);
+                checksum.update(&second[..len - from_first]);
+            }
+            move_bytes(&mut self.own, frame, len);
+        }
+    }
+}
+
+/// Payload of the next band: as much as fits, but never so that less than a band with one byte fits behind it.
+fn band_payload(at_hand: u64, left: usize, sideband: Sideband) -> usize {
+    let head = sideband.head_size();
+    let fits = usize::try_from(at_hand).unwrap_or(usize::MAX).min(left - head).min(sideband.payload_max());
+    let rest = left - head - fits;
+    if rest > 0 && rest <= head && at_hand > fits as u64 && fits > head + 1 { fits - (head + 1 - rest) } else { fits }
+}
+
+/// Moves up to `len` bytes from a queue into the frame's own; returns how many.
+fn move_bytes(queue: &mut VecDeque<u8>, frame: &mut Frame, len: usize) -> usize {
+    let len = len.min(queue.len());
+    let (first, second) = queue.as_slices();
+    let from_first = first.len().min(len);
+    frame.push_own(&first[..from_first]);
+    frame.push_own(&second[..len - from_first]);
+    queue.drain(..len);
+    len
+}
