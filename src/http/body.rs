@@ -263,7 +263,11 @@ mod tests {
     }
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = flate2::GzBuilder::new().filename("n").comment("c").extra("xx").write(Vec::new(), flate2::Compression::fast());
+        let mut encoder = flate2::GzBuilder::new()
+            .filename("n")
+            .comment("c")
+            .extra("xx")
+            .write(Vec::new(), flate2::Compression::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     }

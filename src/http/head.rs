@@ -203,7 +203,9 @@ fn parse(bytes: &[u8]) -> Result<Head, HeadError> {
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
-        Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooManyFields { limit: limits::HEAD_FIELDS_MAX }),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(HeadError::TooManyFields { limit: limits::HEAD_FIELDS_MAX });
+        }
         Err(httparse::Error::Version) => return Err(HeadError::Version),
         Ok(httparse::Status::Partial) | Err(_) => return Err(HeadError::Malformed),
     }
@@ -274,7 +276,9 @@ fn length(fields: &Fields<'_>, version: Version) -> Result<Length, HeadError> {
     match (known, coding) {
         (None, None) => Ok(Length::None),
         (Some(_), Some(_)) => Err(HeadError::Length),
-        (None, Some(coding)) if version == Version::Http11 && coding.eq_ignore_ascii_case(b"chunked") => Ok(Length::Chunked),
+        (None, Some(coding)) if version == Version::Http11 && coding.eq_ignore_ascii_case(b"chunked") => {
+            Ok(Length::Chunked)
+        }
         (None, Some(_)) => Err(HeadError::TransferCoding),
         (Some(digits), None) => {
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -333,9 +337,9 @@ fn target(target: &[u8]) -> Result<(Vec<u8>, Vec<u8>), HeadError> {
 
 /// What follows the authority of an absolute target, as proxies send it.
 fn absolute(target: &[u8]) -> Option<&[u8]> {
-    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
-        target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    })?;
+    let scheme = [&b"http://"[..], b"https://"]
+        .into_iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))?;
     let rest = target.get(scheme.len()..)?;
     let authority = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
     if authority == 0 { None } else { rest.get(authority..) }
@@ -478,7 +482,8 @@ mod tests {
         ] {
             assert_eq!(path(target).as_deref(), Ok(expected), "{target}");
         }
-        for target in ["/..", "/a/../b", "/%2e%2e/x", "/a/%2E/b", "//a", "/a//b", "/a%2f%2fb", "/a%00", "/a\\b", "/%5c"] {
+        for target in ["/..", "/a/../b", "/%2e%2e/x", "/a/%2E/b", "//a", "/a//b", "/a%2f%2fb", "/a%00", "/a\\b", "/%5c"]
+        {
             assert_eq!(path(target), Err(HeadError::Path), "{target}");
         }
         for target in ["a", "*", "/%", "/%4", "/%zz", "/%+1", "ftp://h/a", "http:///a"] {
