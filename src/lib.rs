@@ -13,8 +13,10 @@
 //! | [`ring`] | frames become write SQEs |
 //! | [`serve`] | one visit per connection, one loop per CPU of the budget |
 
+pub mod conn;
 pub mod http;
 pub mod limits;
 pub mod oid;
 pub mod pack;
 pub mod proto;
+pub mod repo;

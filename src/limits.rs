@@ -68,5 +68,11 @@ pub const TAG_DEPTH_MAX: usize = 1000;
 /// Bytes of a ref file or of `HEAD`, `shallow`, `info/alternates`, `config`.
 pub const SMALL_FILE_MAX: u64 = 16 * 1024 * 1024;
 
+/// Snapshots of repositories that are remembered. An idle one holds its refs (about 100 bytes each) and its mappings.
+pub const SNAPSHOTS_MAX: usize = 10_000;
+
+/// Mappings held by remembered snapshots: half of what `vm.max_map_count` allows by default (65 530).
+pub const MAPPINGS_MAX: usize = 32_000;
+
 const _: () = assert!(WINDOW_MIN <= WINDOW_DEFAULT && WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(OBJECT_INLINE_MAX <= OBJECT_SIZE_MAX);

@@ -106,6 +106,11 @@ impl Cutter {
         }
     }
 
+    /// Lets go of the pack: what is not cut of it is not sent.
+    pub fn drop_pack(&mut self) {
+        self.pack = None;
+    }
+
     /// Says that this is all: the last chunk follows what is there.
     pub fn end(&mut self) {
         self.ended = true;
@@ -283,4 +288,136 @@ fn move_bytes(queue: &mut VecDeque<u8>, frame: &mut Frame, len: usize) -> usize 
     frame.push_own(&second[..len - from_first]);
     queue.drain(..len);
     len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::IoSlice;
+
+    fn bytes_of(frame: &Frame) -> Vec<u8> {
+        let mut slices: Vec<IoSlice<'_>> = Vec::new();
+        frame.slices(&mut slices);
+        assert!(slices.len() <= crate::limits::FRAME_SLICES_MAX);
+        slices.iter().flat_map(|slice| slice.iter().copied()).collect()
+    }
+
+    fn all_frames(cutter: &mut Cutter) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while let Some(frame) = cutter.cut(false) {
+            assert!(frames.len() < 10_000, "a cutter that never ends");
+            assert_eq!(bytes_of(&frame).len(), frame.size());
+            frames.push(bytes_of(&frame));
+        }
+        frames
+    }
+
+    fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        loop {
+            let end = memchr::memmem::find(bytes, b"\r\n").unwrap();
+            let size = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).unwrap(), 16).unwrap();
+            bytes = &bytes[end + 2..];
+            if size == 0 {
+                assert_eq!(bytes, b"\r\n");
+                return out;
+            }
+            out.extend_from_slice(&bytes[..size]);
+            assert_eq!(&bytes[size..size + 2], b"\r\n");
+            bytes = &bytes[size + 2..];
+        }
+    }
+
+    fn unbanded(mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let mut out = Vec::new();
+        while bytes.len() >= 5 && bytes[4] == 1 {
+            let size = usize::from_str_radix(std::str::from_utf8(&bytes[..4]).unwrap(), 16).unwrap();
+            out.extend_from_slice(&bytes[5..size]);
+            bytes = &bytes[size..];
+        }
+        (out, bytes.to_vec())
+    }
+
+    #[test]
+    fn every_frame_is_one_window_but_the_last() {
+        let plan = Arc::new(Plan::of_own_bytes(&vec![7; 1_000_000]));
+        for window in [4096, 10_000, 65_536, 262_144] {
+            let mut cutter =
+                Cutter::new(window, Framing::Chunked, Sideband::Large, b"HTTP/1.1 200 OK\r\n\r\n".to_vec());
+            cutter.push_text(b"000dpackfile\n");
+            cutter.start_pack(Arc::clone(&plan), b"0000".to_vec());
+            cutter.close_pack();
+            cutter.end();
+            let frames = all_frames(&mut cutter);
+            let (last, full) = frames.split_last().unwrap();
+            assert!(last.len() <= window + 5);
+            for frame in full {
+                assert!(window - frame.len() <= 5, "a frame of {} in a window of {window}", frame.len());
+            }
+            assert!(frames.len() <= 1_000_000 / (window - 128) + 2);
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_a_window_waits_for_more_unless_flushed() {
+        let mut cutter = Cutter::new(4096, Framing::Chunked, Sideband::Large, b"head".to_vec());
+        cutter.push_text(b"line");
+        assert!(cutter.cut(false).is_none());
+        assert_eq!(bytes_of(&cutter.cut(true).unwrap()), b"head004\r\nline\r\n");
+        assert!(cutter.cut(true).is_none());
+        cutter.end();
+        assert_eq!(bytes_of(&cutter.cut(false).unwrap()), b"0\r\n\r\n");
+        assert!(cutter.cut(false).is_none() && cutter.is_done());
+    }
+
+    #[test]
+    fn a_known_trailer_is_sent_and_an_unknown_one_is_learnt() {
+        let own = b"PACK\0\0\0\x02\0\0\0\0".to_vec();
+        let plan = Arc::new(Plan::of_own_bytes(&own));
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let mut cutter = Cutter::new(4096, Framing::Plain, Sideband::None, Vec::new());
+            cutter.start_pack(Arc::clone(&plan), Vec::new());
+            cutter.close_pack();
+            cutter.end();
+            answers.push(all_frames(&mut cutter).concat());
+            assert_eq!(plan.trailer().unwrap().to_string(), "029d08823bd8a8eab510ad6ac75c823cfd3ed31e");
+        }
+        assert_eq!(answers[0], answers[1]);
+        assert_eq!(answers[0].len(), own.len() + 20);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_joined_are_the_whole_answer(
+            text in proptest::collection::vec(any::<u8>(), 0..300),
+            pack in proptest::collection::vec(any::<u8>(), 1..40_000),
+            pushed in proptest::collection::vec(any::<u8>(), 0..10_000),
+            window in 4096usize..9000,
+            small: bool,
+        ) {
+            let sideband = if small { Sideband::Small } else { Sideband::Large };
+            let plan = Arc::new(Plan::of_own_bytes(&pack));
+            let mut cutter = Cutter::new(window, Framing::Chunked, sideband, b"head".to_vec());
+            cutter.push_text(&text);
+            cutter.start_pack(plan, b"after".to_vec());
+            let mut frames = all_frames(&mut cutter);
+            cutter.push_pack(&pushed);
+            cutter.close_pack();
+            cutter.end();
+            frames.extend(all_frames(&mut cutter));
+            let answer = frames.concat();
+            prop_assert_eq!(&answer[..4], b"head");
+            let body = unchunked(&answer[4..]);
+            prop_assert_eq!(&body[..text.len()], &text[..]);
+            let (sent, rest) = unbanded(&body[text.len()..]);
+            prop_assert_eq!(rest, b"after");
+            let mut sum = Checksum::new(crate::oid::Kind::Sha1);
+            sum.update(&pack);
+            sum.update(&pushed);
+            let expected = [&pack[..], &pushed, sum.finish().as_bytes()].concat();
+            prop_assert_eq!(sent, expected);
+        }
+    }
 }

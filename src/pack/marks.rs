@@ -25,6 +25,14 @@ impl Marks {
         fresh
     }
 
+    /// Takes a mark away; true when there was one.
+    pub fn remove(&mut self, position: u32) -> bool {
+        let Some(word) = self.0.get_mut(position as usize / 64) else { return false };
+        let was = *word >> (position % 64) & 1 == 1;
+        *word &= !(1u64 << (position % 64));
+        was
+    }
+
     /// Whether a position is marked.
     pub fn contains(&self, position: u32) -> bool {
         self.0.get(position as usize / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)

@@ -21,6 +21,7 @@ pub mod packfile;
 pub mod plan;
 pub mod reach;
 pub mod reader;
+pub mod shelf;
 pub mod store;
 pub mod tree;
 pub mod walk;

@@ -173,6 +173,16 @@ impl Plan {
         let _ = self.trailer.set(trailer);
     }
 
+    /// A plan of bytes alone, for tests of those who stream plans.
+    #[cfg(test)]
+    pub fn of_own_bytes(bytes: &[u8]) -> Self {
+        let mut draft = Draft::new(Kind::Sha1, 0, Dialect::default());
+        (draft.plan.inline, draft.plan.size) = (Vec::new(), 0);
+        draft.plan.pieces.clear();
+        draft.push_inline(bytes);
+        draft.finish()
+    }
+
     /// Bytes the plan holds itself, mappings not counted.
     pub fn held(&self) -> usize {
         self.inline.capacity() + self.pieces.capacity() * size_of::<Piece>() + size_of::<Self>()

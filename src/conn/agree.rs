@@ -1,0 +1,268 @@
+//! What both sides agree on before a pack is made: which wants exist, what is had in common, where history is cut.
+//!
+//! Reads the graph a little and sends nothing. Invariants: a want is agreed on only if this client may have it; an unknown
+//! have or shallow line is no fault; what is agreed on is all that the pack depends on.
+//! Source: gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "Packfile Negotiation".
+//! Read first: `tests/differential.rs`.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::fault::Fault;
+use crate::{
+    oid::ObjectId,
+    pack::{
+        ObjectType, Objects, Omit, Pace, Question,
+        depth::{self, Boundary, Cut},
+        reach::{self, Haves},
+    },
+    proto::{Fetch, filter::Filter},
+    repo::Snapshot,
+};
+
+/// One repository being read for one request.
+pub struct Work {
+    /// Its refs, settings and packs as this request sees them.
+    pub snapshot: Arc<Snapshot>,
+    /// Its objects.
+    pub objects: Objects,
+    /// The pace of all work on them.
+    pub pace: Pace,
+}
+
+impl Work {
+    /// Nothing is read yet.
+    pub fn new(snapshot: Arc<Snapshot>) -> Self {
+        let pace = Pace::default();
+        let objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
+        Self { snapshot, objects, pace }
+    }
+}
+
+/// Which wants a client may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Whatever exists: v2, and `allowAnySHA1InWant`.
+    Any,
+    /// Tips it was shown, and what is reachable from them.
+    Shown,
+    /// The same with hidden tips: `allowTipSHA1InWant`, `allowReachableSHA1InWant`.
+    AllTips,
+}
+
+/// Where the wants, named by id and by ref, stand.
+///
+/// # Errors
+/// One is not here, or not for this client; or the store is damaged.
+pub async fn wants(work: &mut Work, fetch: &Fetch, door: Door) -> Result<Vec<u32>, Fault> {
+    let mut positions = Vec::with_capacity(fetch.wants.len());
+    for id in &fetch.wants {
+        let position = work.objects.locate(id).await?.ok_or(Fault::NotOurRef(*id))?;
+        positions.push(position);
+        work.pace.work(COST_OF_LOCATING).await;
+    }
+    if door != Door::Any {
+        let shown: FxHashSet<ObjectId> =
+            work.snapshot.refs.iter().filter(|r| is_tip(r.hidden, door)).map(|r| r.id).collect();
+        let head = work.snapshot.refs.head().id();
+        let other: Vec<u32> = fetch
+            .wants
+            .iter()
+            .zip(&positions)
+            .filter(|(id, _)| !shown.contains(*id) && head.as_ref() != Some(*id))
+            .map(|(_, position)| *position)
+            .collect();
+        if !other.is_empty() {
+            let tips = tips(work, |hidden| is_tip(hidden, door)).await?;
+            if let Some(lost) = reach::unreachable(&mut work.objects, &other, &tips).await?.first() {
+                return Err(Fault::NotOurRef(work.objects.id(*lost)?));
+            }
+        }
+    }
+    for (_, id) in wanted_refs(work, fetch)? {
+        positions.push(work.objects.demand(&id).await?);
+    }
+    Ok(positions)
+}
+
+fn is_tip(hidden: bool, door: Door) -> bool {
+    !hidden || door == Door::AllTips
+}
+
+/// What the refs that were wanted by name point at, in the order they were named.
+///
+/// # Errors
+/// One is not here, or hidden.
+pub fn wanted_refs(work: &Work, fetch: &Fetch) -> Result<Vec<(Vec<u8>, ObjectId)>, Fault> {
+    let find = |name: &Vec<u8>| {
+        let id = if name == b"HEAD" {
+            work.snapshot.refs.head().id()
+        } else {
+            work.snapshot.refs.find(name).filter(|found| !found.hidden).map(|found| found.id)
+        };
+        id.map(|id| (name.clone(), id)).ok_or_else(|| Fault::UnknownRef(name.clone()))
+    };
+    fetch.want_refs.iter().map(find).collect()
+}
+
+/// Positions of the tips that `shown` admits (it is given whether a ref is hidden); refs to nowhere are left out.
+///
+/// # Errors
+/// The store is damaged.
+pub async fn tips(work: &mut Work, shown: impl Fn(bool) -> bool) -> Result<Vec<u32>, Fault> {
+    let snapshot = Arc::clone(&work.snapshot);
+    let mut tips = Vec::with_capacity(snapshot.refs.len());
+    let head = snapshot.refs.head().id();
+    for id in snapshot.refs.iter().filter(|found| shown(found.hidden)).map(|found| found.id).chain(head) {
+        if let Some(position) = work.objects.locate(&id).await? {
+            tips.push(position);
+        }
+        work.pace.work(COST_OF_LOCATING).await;
+    }
+    Ok(tips)
+}
+
+/// What is known of the haves, in the order they were said.
+///
+/// # Errors
+/// The store is damaged.
+pub async fn haves(work: &mut Work, ids: impl Iterator<Item = ObjectId>) -> Result<Haves, Fault> {
+    let mut haves = Haves::default();
+    for id in ids {
+        let position = work.objects.locate(&id).await?;
+        haves.push(&mut work.objects, position).await?;
+        work.pace.work(COST_OF_LOCATING).await;
+    }
+    Ok(haves)
+}
+
+/// The cut a client asked for, and what it already has cut.
+#[derive(Clone, Debug, Default)]
+pub struct Shallows {
+    /// Commits the client has without their parents.
+    pub client: Vec<u32>,
+    /// The new boundary; `None` when nothing is to be said about boundaries.
+    pub boundary: Option<Boundary>,
+}
+
+/// Works out the new boundary. `tell_own` is set where a shallow repository tells everyone where it ends with each answer
+/// (v2); in v0 the advertisement did.
+///
+/// # Errors
+/// A shallow line names no commit, a `deepen-not` no ref; nothing is left within the cut; or the store is damaged.
+pub async fn shallows(work: &mut Work, fetch: &Fetch, wants: &[u32], tell_own: bool) -> Result<Shallows, Fault> {
+    let mut client = Vec::new();
+    for id in &fetch.shallow {
+        let Some(position) = work.objects.locate(id).await? else { continue };
+        if work.objects.type_of(position)? != ObjectType::Commit {
+            return Err(Fault::InvalidShallow(*id));
+        }
+        client.push(position);
+    }
+    let mut own = FxHashSet::default();
+    for id in &Arc::clone(&work.snapshot).shallow {
+        own.extend(work.objects.locate(id).await?);
+    }
+    let cut = match asked_cut(work, fetch).await? {
+        Some(cut) => Some(cut),
+        None if tell_own && !own.is_empty() => Some(Cut::Depth(depth::INFINITE)),
+        None => None,
+    };
+    let boundary = match cut {
+        Some(cut) => Some(depth::boundary(&mut work.objects, wants, &client, &own, &cut).await?),
+        None => (tell_own && !fetch.shallow.is_empty()).then(Boundary::default),
+    };
+    Ok(Shallows { client, boundary })
+}
+
+async fn asked_cut(work: &mut Work, fetch: &Fetch) -> Result<Option<Cut>, Fault> {
+    if let Some(depth) = fetch.depth {
+        return Ok(Some(if fetch.relative {
+            Cut::Deeper { by: depth, tips: tips(work, |hidden| !hidden).await? }
+        } else {
+            Cut::Depth(depth)
+        }));
+    }
+    if fetch.since.is_none() && fetch.not.is_empty() {
+        return Ok(None);
+    }
+    let mut not = Vec::new();
+    for name in &fetch.not {
+        let id = short_ref(&work.snapshot, name).ok_or_else(|| Fault::AmbiguousRef(name.clone()))?;
+        not.push(work.objects.demand(&id).await?);
+    }
+    Ok(Some(Cut::Since { time: fetch.since, not }))
+}
+
+/// The one ref that a short name stands for; none when it stands for none or for several. gitrevisions(7), "refname".
+fn short_ref(snapshot: &Snapshot, name: &[u8]) -> Option<ObjectId> {
+    const FORMS: [(&[u8], &[u8]); 6] = [
+        (b"", b""),
+        (b"refs/", b""),
+        (b"refs/tags/", b""),
+        (b"refs/heads/", b""),
+        (b"refs/remotes/", b""),
+        (b"refs/remotes/", b"/HEAD"),
+    ];
+    let mut found = FORMS.iter().filter_map(|(before, after)| {
+        let name = [before, name, after].concat();
+        if name == b"HEAD" { snapshot.refs.head().id() } else { snapshot.refs.find(&name).map(|found| found.id) }
+    });
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+/// The question a pack answers, from everything that was agreed on.
+///
+/// # Errors
+/// A commit at the boundary is missing or damaged.
+pub async fn question(
+    work: &mut Work,
+    fetch: &Fetch,
+    wants: Vec<u32>,
+    haves: &Haves,
+    shallows: &Shallows,
+) -> Result<Question, Fault> {
+    let none = Boundary::default();
+    let boundary = shallows.boundary.as_ref().unwrap_or(&none);
+    let reach = depth::reach_of(&mut work.objects, &shallows.client, boundary).await?;
+    let is_cut = !reach.cut.is_empty();
+    let mut question = Question {
+        wants,
+        haves: haves.positions(),
+        cut: reach.cut,
+        omit: omission(fetch),
+        edges_in_full: fetch.thin_pack && is_cut,
+    };
+    question.wants.extend(reach.more_wants);
+    question.haves.extend(reach.more_haves);
+    Ok(question)
+}
+
+/// The filters of a request as one bound.
+fn omission(fetch: &Fetch) -> Omit {
+    let mut omit = Omit::default();
+    for filter in fetch.filter.iter().flat_map(|spec| &spec.0) {
+        omit = omit.and(match filter {
+            Filter::BlobNone => Omit { blobs_from: Some(0), ..Omit::default() },
+            Filter::BlobLimit(size) => Omit { blobs_from: Some(*size), ..Omit::default() },
+            Filter::TreeDepth(depth) => Omit { depth_from: Some(*depth), ..Omit::default() },
+            Filter::ObjectType(object) => Omit { all_but: Some(type_of(*object)), ..Omit::default() },
+        });
+    }
+    omit
+}
+
+fn type_of(object: crate::proto::filter::ObjectType) -> ObjectType {
+    use crate::proto::filter::ObjectType as Named;
+    match object {
+        Named::Commit => ObjectType::Commit,
+        Named::Tree => ObjectType::Tree,
+        Named::Blob => ObjectType::Blob,
+        Named::Tag => ObjectType::Tag,
+    }
+}
+
+/// Units of looking one id up.
+const COST_OF_LOCATING: usize = 150;

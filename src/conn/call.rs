@@ -1,0 +1,282 @@
+//! One request and its answer: the place where HTTP, repositories and the protocol are introduced to one another.
+//!
+//! Decides what is said in HTTP's own words (status, type, length); what is said in Git's is made elsewhere
+//! ([`super::refs`], [`super::fetch`]). Invariant: every request gets exactly one answer and leaves exactly one record.
+//! Source: gitprotocol-http(5); git-http-backend(1). Read first: `tests/wire.rs`.
+
+use std::sync::Arc;
+
+use super::{
+    cutter::{Cutter, Framing},
+    desk::Desk,
+    fetch, files,
+    frame::Frame,
+    record::Record,
+    refs,
+    route::{Route, route},
+    rules::Rules,
+};
+use crate::{
+    http::{BodyLength, Cache, Head, Method, Response, Status, Version},
+    proto::pkt::Sideband,
+    repo::{Absent, Snapshot},
+};
+
+/// A request that was read to its end.
+pub struct Call<'a> {
+    /// The way to the peer and to the files.
+    pub desk: &'a Desk,
+    /// What the operator settled.
+    pub rules: &'a Rules,
+    /// The head of the request.
+    pub head: Head,
+    /// Its body, decoded.
+    pub body: Vec<u8>,
+    /// For the log.
+    pub record: Record,
+    /// Whether the connection can be used again.
+    pub keep: bool,
+}
+
+impl<'a> Call<'a> {
+    /// A request to be answered.
+    pub fn new(desk: &'a Desk, rules: &'a Rules, head: Head, body: Vec<u8>) -> Self {
+        let keep = head.keep_alive;
+        Self { desk, rules, head, body, record: Record::default(), keep }
+    }
+
+    /// Asks for the repository at `path`, or answers why there is none.
+    pub async fn repository(&mut self, path: &[u8]) -> Option<Arc<Snapshot>> {
+        self.record.path = path.to_vec();
+        let (status, text) = match self.desk.snapshot(path, false).await {
+            Ok(snapshot) => return Some(snapshot),
+            Err(Absent::NotFound | Absent::NotExported) => (Status::NOT_FOUND, "no such repository"),
+            Err(Absent::Disabled) => (Status::FORBIDDEN, "fetching is switched off for this repository"),
+            Err(Absent::Unsupported(why)) => {
+                self.record.fault = Some(why);
+                (
+                    Status::NOT_IMPLEMENTED,
+                    "this repository needs something this server does not know; its log says what",
+                )
+            }
+            Err(Absent::Broken(why)) => {
+                self.record.fault = Some(why);
+                (Status::INTERNAL_SERVER_ERROR, "this repository cannot be read; the log of the server says why")
+            }
+        };
+        self.refuse(status, text).await;
+        None
+    }
+
+    /// Answers that it cannot be done.
+    pub async fn refuse(&mut self, status: Status, text: &str) {
+        self.refuse_with(status, text, &[]).await;
+    }
+
+    /// The same with more fields in the head.
+    pub async fn refuse_with(&mut self, status: Status, text: &str, extra: &[(&str, &str)]) {
+        self.refuse_fully(status, TEXT, text, extra).await;
+    }
+
+    /// The same as another type of content.
+    pub async fn refuse_as(&mut self, status: Status, content_type: &str, text: &str) {
+        self.refuse_fully(status, content_type, text, &[]).await;
+    }
+
+    async fn refuse_fully(&mut self, status: Status, content_type: &str, text: &str, extra: &[(&str, &str)]) {
+        self.record.status = status.0;
+        self.record.refusal = Some(text.to_owned());
+        let answer = Refusal { status, content_type, text, extra };
+        let bytes = answer.bytes(self.head.version, self.keep, self.head.method == Method::Head);
+        self.desk.send(Frame::of(&bytes)).await;
+    }
+
+    /// Answers with a text whose length is known.
+    pub async fn text(&mut self, content_type: &str, cache: Cache, body: Arc<[u8]>) {
+        self.record.status = Status::OK.0;
+        let head = self.response_head(Status::OK, content_type, cache, BodyLength::Known(body.len() as u64));
+        let mut cutter = Cutter::new(self.rules.window, Framing::Plain, Sideband::None, head);
+        if self.head.method != Method::Head {
+            cutter.push_shared(body);
+        }
+        cutter.end();
+        self.pour(&mut cutter).await;
+    }
+
+    /// Starts an answer to a POST whose length is not known yet.
+    pub fn start(&mut self, sideband: Sideband) -> Cutter {
+        self.record.status = Status::OK.0;
+        let (framing, length) = match self.head.version {
+            Version::Http11 => (Framing::Chunked, BodyLength::Chunked),
+            Version::Http10 => (Framing::Plain, BodyLength::UntilClose),
+        };
+        self.keep &= framing == Framing::Chunked;
+        let head = self.response_head(Status::OK, RESULT, Cache::Never, length);
+        Cutter::new(self.rules.window, framing, sideband, head)
+    }
+
+    /// Writes what is at hand in full frames, and the rest of it when the answer has ended.
+    pub async fn pour(&mut self, cutter: &mut Cutter) {
+        while let Some(frame) = cutter.cut(false) {
+            self.desk.send(frame).await;
+        }
+    }
+
+    /// Writes everything at hand now.
+    pub async fn flush(&mut self, cutter: &mut Cutter) {
+        while let Some(frame) = cutter.cut(true) {
+            self.desk.send(frame).await;
+        }
+    }
+
+    /// Answers a POST with a protocol text of our own.
+    pub async fn result(&mut self, body: &[u8]) {
+        self.text(RESULT, Cache::Never, Arc::from(body)).await;
+    }
+
+    fn response_head(&self, status: Status, content_type: &str, cache: Cache, length: BodyLength) -> Vec<u8> {
+        let mut head = Vec::with_capacity(320);
+        let response = Response {
+            version: self.head.version,
+            status,
+            content_type: Some(content_type),
+            cache,
+            length,
+            keep_alive: self.keep,
+            extra: &[],
+        };
+        response.push(&mut head);
+        head
+    }
+}
+
+/// Makes the answer. Returns whether the connection can be used again.
+pub async fn answer(mut call: Call<'_>) -> bool {
+    let (started, before) = (call.desk.now(), call.desk.sent());
+    dispatch(&mut call).await;
+    let mut record = std::mem::take(&mut call.record);
+    record.took = call.desk.now().saturating_sub(started);
+    record.bytes = call.desk.sent() - before;
+    call.desk.note(record);
+    call.keep
+}
+
+async fn dispatch(call: &mut Call<'_>) {
+    let path = std::mem::take(&mut call.head.path);
+    match route(call.head.method, &path, &call.head.query) {
+        Route::Advertise(repository) => {
+            call.record.command = "advertise";
+            if let Some(snapshot) = call.repository(repository).await {
+                refs::advertise(call, snapshot).await;
+            }
+        }
+        Route::UploadPack(repository) => upload_pack(call, repository).await,
+        Route::File(repository, file) => files::answer(call, repository, file).await,
+        Route::Page(path) => files::page(call, path).await,
+        Route::Push => {
+            call.refuse(Status::FORBIDDEN, "this server does not take pushes").await;
+        }
+        Route::UnknownService => call.refuse(Status::FORBIDDEN, "unsupported service").await,
+        Route::Lfs => files::no_lfs(call).await,
+        Route::WrongMethod { .. } if call.head.version == Version::Http10 => {
+            call.refuse(Status::BAD_REQUEST, "the method does not fit the path").await;
+        }
+        Route::WrongMethod { allow } => {
+            let text = "the method does not fit the path";
+            call.refuse_with(Status::METHOD_NOT_ALLOWED, text, &[("Allow", allow)]).await;
+        }
+    }
+}
+
+async fn upload_pack(call: &mut Call<'_>, repository: &[u8]) {
+    call.record.command = "upload-pack";
+    if call.head.content_type.as_deref() != Some(REQUEST.as_bytes()) {
+        call.record.path = repository.to_vec();
+        call.refuse(
+            Status::UNSUPPORTED_MEDIA_TYPE,
+            "the content type of a fetch is application/x-git-upload-pack-request",
+        )
+        .await;
+        return;
+    }
+    if let Some(snapshot) = call.repository(repository).await {
+        fetch::answer(call, snapshot).await;
+    }
+}
+
+/// A whole answer with a short text that says why not.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    /// Of the answer.
+    pub status: Status,
+    /// Of the text.
+    pub content_type: &'a str,
+    /// One line, for a person.
+    pub text: &'a str,
+    /// More fields of the head.
+    pub extra: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Refusal<'a> {
+    /// A plain one.
+    pub fn of(status: Status, text: &'a str) -> Self {
+        Self { status, content_type: TEXT, text, extra: &[] }
+    }
+
+    /// Head and text; without the text for an answer to HEAD.
+    pub fn bytes(&self, version: Version, keep: bool, head_only: bool) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(256 + self.text.len());
+        let response = Response {
+            version,
+            status: self.status,
+            content_type: Some(self.content_type),
+            cache: Cache::Never,
+            length: BodyLength::Known(self.text.len() as u64 + 1),
+            keep_alive: keep,
+            extra: self.extra,
+        };
+        response.push(&mut bytes);
+        if !head_only {
+            bytes.extend_from_slice(self.text.as_bytes());
+            bytes.push(b'\n');
+        }
+        bytes
+    }
+}
+
+/// Which protocol version a `Git-Protocol` field asks for: the highest it names that we know, 0 when it names none.
+pub fn protocol_version(field: Option<&[u8]>) -> u8 {
+    let named = field.unwrap_or_default().split(|byte| *byte == b':');
+    let known = |value: &[u8]| match value.strip_prefix(b"version=")? {
+        b"0" => Some(0),
+        b"1" => Some(1),
+        b"2" => Some(2),
+        _ => None,
+    };
+    named.filter_map(known).max().unwrap_or(0)
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const REQUEST: &str = "application/x-git-upload-pack-request";
+const RESULT: &str = "application/x-git-upload-pack-result";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_known_version_is_spoken() {
+        for (field, version) in [
+            (None, 0),
+            (Some(&b""[..]), 0),
+            (Some(b"version=2"), 2),
+            (Some(b"version=1:version=2"), 2),
+            (Some(b"version=2:version=1"), 2),
+            (Some(b"x=y:version=1:z"), 1),
+            (Some(b"version=3"), 0),
+            (Some(b"version=22"), 0),
+        ] {
+            assert_eq!(protocol_version(field), version, "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The catalogue: a path of a URL becomes the repository it names, and the snapshot of it that still holds.
+//!
+//! Serves nothing outside ROOT. Invariants: two paths to one repository share one snapshot; a snapshot is handed out only
+//! after its stamps were compared; the lock is held for map operations only.
+//! Source: gitprotocol-http(5); the path rules of git-http-backend(1) and git-daemon(1).
+//! Read first: `each_spelling_of_a_path_finds_its_repository`.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{Absent, layout::Layout, packs::OpenPacks, settings::Defaults, snapshot::Snapshot};
+use crate::limits;
+
+/// Which repositories below ROOT are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Export {
+    /// All of them.
+    #[default]
+    All,
+    /// Those with a file `git-daemon-export-ok`.
+    Marked,
+}
+
+/// How a catalogue is kept.
+#[derive(Clone, Debug, Default)]
+pub struct CatalogueOptions {
+    /// Everything served is here or below.
+    pub root: PathBuf,
+    /// Which of it.
+    pub export: Export,
+    /// What is offered where no configuration says anything.
+    pub defaults: Defaults,
+    /// Text of the server's own configuration file.
+    pub server_config: Option<Vec<u8>>,
+}
+
+/// All repositories below one folder.
+#[derive(Debug)]
+pub struct Catalogue {
+    options: CatalogueOptions,
+    root: PathBuf,
+    /// Name of ROOT itself, where that is a repository.
+    root_name: Vec<u8>,
+    packs: OpenPacks,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Git folder of each path that was asked for.
+    folders: HashMap<Vec<u8>, PathBuf>,
+    snapshots: HashMap<PathBuf, (Arc<Snapshot>, u64)>,
+    uses: u64,
+}
+
+impl Catalogue {
+    /// Opens ROOT.
+    ///
+    /// # Errors
+    /// It is no folder, or may not be read.
+    pub fn open(options: CatalogueOptions) -> io::Result<Self> {
+        let root = options.root.canonicalize()?;
+        std::fs::read_dir(&root)?;
+        use std::os::unix::ffi::OsStrExt;
+        let root_name = root.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
+        let root_name = root_name.strip_suffix(b".git").map(<[u8]>::to_vec).unwrap_or(root_name);
+        Ok(Self { options, root, root_name, packs: OpenPacks::default(), known: Mutex::default() })
+    }
+
+    /// ROOT, without symbolic links.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The repository at a decoded URL path. `fresh` distrusts what is remembered.
+    ///
+    /// # Errors
+    /// There is none, or none that can be served.
+    pub fn snapshot(&self, path: &[u8], fresh: bool) -> Result<Arc<Snapshot>, Absent> {
+        let name = trimmed(path);
+        let remembered = self.lock().remembered(name);
+        if let Some(snapshot) = remembered.filter(|snapshot| !fresh && snapshot.holds()) {
+            return self.admit(snapshot);
+        }
+        let layout = self.find(name)?;
+        if self.options.export == Export::Marked && !layout.git_dir.join("git-daemon-export-ok").exists() {
+            return Err(Absent::NotExported);
+        }
+        let known = self.lock().find(&layout.git_dir);
+        if let Some(snapshot) = known.filter(|snapshot| !fresh && snapshot.holds()) {
+            self.lock().folders.insert(name.to_vec(), layout.git_dir);
+            return self.admit(snapshot);
+        }
+        let shown = String::from_utf8_lossy(name);
+        let snapshot = Arc::new(Snapshot::read(&shown, &layout, &self.options, &self.packs)?);
+        self.lock().remember(name, &layout.git_dir, &snapshot);
+        self.admit(snapshot)
+    }
+
+    fn admit(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Snapshot>, Absent> {
+        if snapshot.settings.upload_pack { Ok(snapshot) } else { Err(Absent::Disabled) }
+    }
+
+    /// The folders of the repository with that name.
+    fn find(&self, name: &[u8]) -> Result<Layout, Absent> {
+        if !is_sound(name) {
+            return Err(Absent::NotFound);
+        }
+        let plain = name.strip_suffix(b".git").unwrap_or(name);
+        if name.is_empty() || plain == self.root_name {
+            if let Some(layout) = self.look(&self.root) {
+                return Ok(layout);
+            }
+        }
+        if name.is_empty() {
+            return Err(Absent::NotFound);
+        }
+        let path = self.root.join(super::layout::path_of(name));
+        let found = self.look(&path).or_else(|| {
+            // `x.git` names `x` as well, as git hosts have it.
+            (plain != name && !plain.is_empty()).then(|| self.look(&self.root.join(super::layout::path_of(plain))))?
+        });
+        found.ok_or(Absent::NotFound)
+    }
+
+    /// The repository that a path names, with git's own order of guesses.
+    fn look(&self, path: &Path) -> Option<Layout> {
+        let with = |suffix: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        ["/.git", "", ".git/.git", ".git"].iter().find_map(|suffix| {
+            let candidate = with(suffix);
+            let layout = Layout::of(&candidate)?;
+            // A link out of ROOT would serve what nobody meant to serve.
+            let is_inside = |folder: &Path| folder.canonicalize().is_ok_and(|real| real.starts_with(&self.root));
+            (is_inside(&layout.git_dir) && is_inside(&layout.common_dir)).then_some(layout)
+        })
+    }
+
+    /// Names of all repositories below ROOT, sorted, by descending into folders that are none.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut queue = vec![(self.root.clone(), 0)];
+        while let Some((folder, depth)) = queue.pop() {
+            if self.look(&folder).is_some() {
+                let name = folder.strip_prefix(&self.root).unwrap_or(&folder).to_string_lossy().into_owned();
+                names.push(if name.is_empty() { String::from_utf8_lossy(&self.root_name).into_owned() } else { name });
+                if folder != self.root {
+                    continue;
+                }
+            }
+            if depth >= limits::REPOSITORY_DEPTH_MAX {
+                continue;
+            }
+            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let below = entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != ".git");
+            queue.extend(below.map(|entry| (entry.path(), depth + 1)));
+        }
+        names.sort_unstable();
+        names
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Maps of immutable snapshots are sound whatever happened to who held them.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn remembered(&mut self, name: &[u8]) -> Option<Arc<Snapshot>> {
+        let folder = self.folders.get(name)?.clone();
+        self.find(&folder)
+    }
+
+    fn find(&mut self, folder: &Path) -> Option<Arc<Snapshot>> {
+        self.uses += 1;
+        let (snapshot, last_use) = self.snapshots.get_mut(folder)?;
+        *last_use = self.uses;
+        Some(Arc::clone(snapshot))
+    }
+
+    fn remember(&mut self, name: &[u8], folder: &Path, snapshot: &Arc<Snapshot>) {
+        self.uses += 1;
+        self.folders.insert(name.to_vec(), folder.to_owned());
+        self.snapshots.insert(folder.to_owned(), (Arc::clone(snapshot), self.uses));
+        let mappings =
+            |known: &Self| known.snapshots.values().map(|known| known.0.store.packs().len() * 2).sum::<usize>();
+        while self.snapshots.len() > 1
+            && (self.snapshots.len() > limits::SNAPSHOTS_MAX || mappings(self) > limits::MAPPINGS_MAX)
+        {
+            let oldest = self.snapshots.iter().min_by_key(|(_, (_, last_use))| *last_use);
+            let Some(oldest) = oldest.map(|(folder, _)| folder.clone()) else { break };
+            self.snapshots.remove(&oldest);
+        }
+        if self.folders.len() > 4 * limits::SNAPSHOTS_MAX {
+            let snapshots = &self.snapshots;
+            self.folders.retain(|_, folder| snapshots.contains_key(folder));
+        }
+    }
+}
+
+fn trimmed(path: &[u8]) -> &[u8] {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    path.strip_suffix(b"/").unwrap_or(path)
+}
+
+/// Whether a name stays below ROOT by its spelling, and out of the insides of repositories.
+fn is_sound(name: &[u8]) -> bool {
+    let mut inside = false;
+    name.is_empty()
+        || name.split(|byte| *byte == b'/').all(|segment| {
+            let sound = !inside && !segment.is_empty() && segment != b"." && segment != b".." && !segment.contains(&0);
+            inside = segment == b".git";
+            sound
+        })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::{fs, process::Command};
+
+    /// Runs git with a configuration of its own; an argument `<file` is standard input. Returns what it prints.
+    pub fn git(folder: &Path, arguments: &[&str]) -> String {
+        let mut command = Command::new("git");
+        command.current_dir(folder).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+        for (who, name) in [("AUTHOR", "A"), ("COMMITTER", "C")] {
+            command.env(format!("GIT_{who}_NAME"), name).env(format!("GIT_{who}_EMAIL"), "x@y");
+            command.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
+        }
+        command.args(["-c", "init.defaultBranch=main"]);
+        command.stdin(std::process::Stdio::null());
+        for argument in arguments {
+            match argument.strip_prefix('<') {
+                Some(file) => command.stdin(fs::File::open(folder.join(file)).unwrap()),
+                None => command.arg(argument),
+            };
+        }
+        let output = command.output().unwrap();
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "git {arguments:?}: {talk}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A commit without files in a bare repository; returns its id.
+    pub fn commit(repository: &Path, message: &str) -> String {
+        let tree = git(repository, &["mktree"]);
+        git(repository, &["commit-tree", "-m", message, tree.trim()]).trim().to_owned()
+    }
+
+    fn catalogue(root: &Path, export: Export) -> Catalogue {
+        let options = CatalogueOptions { root: root.to_owned(), export, ..CatalogueOptions::default() };
+        Catalogue::open(options).unwrap()
+    }
+
+    #[test]
+    fn each_spelling_of_a_path_finds_its_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for name in ["a.git", "nest/deep/b.git", "c"] {
+            git(root, &["init", "-q", "--bare", name]);
+        }
+        git(root, &["init", "-q", "plain"]);
+        let found = catalogue(root, Export::All);
+        for path in [
+            "/a.git",
+            "/a",
+            "a",
+            "/nest/deep/b",
+            "/nest/deep/b.git/",
+            "/c",
+            "/c.git",
+            "/plain",
+            "/plain/.git",
+            "/plain.git",
+        ] {
+            assert!(found.snapshot(path.as_bytes(), false).is_ok(), "{path}");
+        }
+        for path in ["/", "/nest", "/none", "/a/../a", "/./a", "//a", "/plain/.git/objects", "/a.git/refs", "/a\0"] {
+            assert_eq!(found.snapshot(path.as_bytes(), false).err(), Some(Absent::NotFound), "{path}");
+        }
+        let (one, other) = (found.snapshot(b"/a", false).unwrap(), found.snapshot(b"/a.git", false).unwrap());
+        let _ = (one, other);
+        assert_eq!(found.names(), ["a.git", "c", "nest/deep/b.git", "plain"]);
+    }
+
+    #[test]
+    fn root_itself_may_be_a_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("project");
+        git(folder.path(), &["init", "-q", "project"]);
+        let found = catalogue(&root, Export::All);
+        for path in ["/project", "/project.git", "/"] {
+            assert!(found.snapshot(path.as_bytes(), false).is_ok(), "{path}");
+        }
+        assert_eq!(found.names(), ["project"]);
+        git(folder.path(), &["init", "-q", "--bare", "mirror.git"]);
+        let found = catalogue(&folder.path().join("mirror.git"), Export::All);
+        assert!(found.snapshot(b"/mirror", false).is_ok() && found.snapshot(b"/mirror.git", false).is_ok());
+    }
+
+    #[test]
+    fn links_out_of_root_lead_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs::create_dir(&root).unwrap();
+        git(folder.path(), &["init", "-q", "--bare", "secret.git"]);
+        git(&root, &["init", "-q", "--bare", "real.git"]);
+        std::os::unix::fs::symlink("../secret.git", root.join("link.git")).unwrap();
+        std::os::unix::fs::symlink("real.git", root.join("alias.git")).unwrap();
+        fs::create_dir(root.join("file")).unwrap();
+        fs::write(root.join("file/.git"), "gitdir: ../../secret.git\n").unwrap();
+        let found = catalogue(&root, Export::All);
+        assert_eq!(found.snapshot(b"/link.git", false).err(), Some(Absent::NotFound));
+        assert_eq!(found.snapshot(b"/file", false).err(), Some(Absent::NotFound));
+        assert!(found.snapshot(b"/alias", false).is_ok());
+    }
+
+    #[test]
+    fn only_marked_or_enabled_repositories_are_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        let marked = catalogue(root, Export::Marked);
+        assert_eq!(marked.snapshot(b"/a", false).err(), Some(Absent::NotExported));
+        fs::write(root.join("a.git/git-daemon-export-ok"), "").unwrap();
+        assert!(marked.snapshot(b"/a", false).is_ok());
+        git(&root.join("a.git"), &["config", "http.uploadpack", "false"]);
+        assert_eq!(marked.snapshot(b"/a", true).err(), Some(Absent::Disabled));
+    }
+
+    #[test]
+    fn changes_are_seen_by_the_next_request_and_not_by_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        let path = root.join("a.git");
+        let found = catalogue(root, Export::All);
+        let before = found.snapshot(b"/a", false).unwrap();
+        assert!(before.refs.is_empty() && before.store.packs().is_empty());
+        let id = commit(&path, "x");
+        git(&path, &["update-ref", "refs/heads/main", &id]);
+        let loose = found.snapshot(b"/a", false).unwrap();
+        assert_eq!((loose.refs.len(), loose.store.packs().len(), before.refs.len()), (1, 0, 0));
+        git(&path, &["repack", "-adq"]);
+        let packed = found.snapshot(b"/a", false).unwrap();
+        assert_eq!(packed.store.packs().len(), 1);
+        let id = commit(&path, "y");
+        git(&path, &["update-ref", "refs/heads/main", &id]);
+        git(&path, &["gc", "-q", "--prune=now"]);
+        let collected = found.snapshot(b"/a", false).unwrap();
+        assert_eq!(collected.refs.find(b"refs/heads/main").unwrap().id.to_string(), id);
+        assert_ne!(collected.store.packs()[0].name(), packed.store.packs()[0].name());
+        assert_eq!(packed.store.packs()[0].count(), 2, "mapped packs outlive their files");
+    }
+}

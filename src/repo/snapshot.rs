@@ -1,0 +1,135 @@
+//! A snapshot: one repository's refs, settings and packs as one request sees them.
+//!
+//! Immutable; changes make a new one. Invariant: refs are read before packs are listed, so that what a ref names is in a
+//! pack that was there when it was read, or loose.
+//! Read first: the tests of [`super::catalogue`].
+
+use std::{
+    any::Any,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    Absent, alternates,
+    catalogue::CatalogueOptions,
+    layout::{Layout, read_small},
+    loose::{self, LooseStream},
+    packs::OpenPacks,
+    refs::{self, Refs},
+    reftable,
+    settings::Settings,
+    stamp::Stamps,
+};
+use crate::{
+    oid::{Kind, ObjectId, from_hex},
+    pack::{Ask, Loose, Store},
+};
+
+/// One repository as a request holds it.
+pub struct Snapshot {
+    /// Path below ROOT, for the log.
+    pub name: String,
+    /// Kind of all ids.
+    pub kind: Kind,
+    /// Its refs.
+    pub refs: Refs,
+    /// What its configuration comes to.
+    pub settings: Settings,
+    /// Its packs, and those of its alternates.
+    pub store: Arc<Store>,
+    /// Commits it has without their parents.
+    pub shallow: Vec<ObjectId>,
+    /// What others have found out of it and want to find again.
+    pub cell: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Object folders, its own first.
+    folders: Vec<PathBuf>,
+    stamps: Stamps,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("name", &self.name).field("refs", &self.refs.len()).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// The repository cannot be served, or not be read.
+    pub fn read(name: &str, layout: &Layout, options: &CatalogueOptions, open: &OpenPacks) -> Result<Self, Absent> {
+        let mut stamps = Stamps::default();
+        let config = layout.common_dir.join("config");
+        stamps.watch(&config);
+        let text = read_small(&config).unwrap_or_default();
+        let settings = Settings::read(options.defaults, options.server_config.as_deref(), &text)?;
+        let kind = settings.kind;
+        let (said, head) = if settings.reftable {
+            reftable::read(layout, kind, &mut stamps)?
+        } else {
+            let head = refs::read_head(layout, kind, &mut stamps);
+            (refs::read_files(layout, kind, &mut stamps), head)
+        };
+        let refs = refs::arrange(&said, head, &settings.hidden);
+        let shallow = read_shallow(layout, kind, &mut stamps);
+        let folders = alternates::object_folders(&layout.objects_dir, &mut stamps);
+        let mut packs = Vec::new();
+        for folder in &folders {
+            let found = open.of_folder(folder, kind, &mut stamps);
+            packs.extend(found.map_err(|error| {
+                Absent::Broken(format!("packs cannot be mapped ({error}); raise RLIMIT_NOFILE and vm.max_map_count"))
+            })?);
+        }
+        let store = Store::new(kind, packs).map_err(|error| Absent::Broken(error.to_string()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            kind,
+            refs,
+            settings,
+            store: Arc::new(store),
+            shallow,
+            cell: OnceLock::new(),
+            folders,
+            stamps,
+        })
+    }
+
+    /// Whether nothing it was read from has changed.
+    pub fn holds(&self) -> bool {
+        self.stamps.hold()
+    }
+
+    /// Answers what work on its objects asks.
+    pub fn loose(&self, ask: Ask) -> Loose {
+        loose::answer(&self.folders, ask)
+    }
+
+    /// A loose object too large to be held, part by part.
+    pub fn large(&self, id: &ObjectId) -> Option<LooseStream> {
+        loose::stream(&self.folders, id)
+    }
+
+    /// A file of the dumb protocol, which the caller has checked the name of: HEAD, below `objects/info/`, a loose object or
+    /// a pack's index. Packs are mapped already: see [`Store::packs`].
+    pub fn file(&self, name: &[u8]) -> Option<Arc<[u8]>> {
+        if name == b"HEAD" {
+            let text = match self.refs.head() {
+                refs::Head::Missing => return None,
+                refs::Head::Detached(id) => format!("{id}\n").into_bytes(),
+                refs::Head::Branch { target, .. } => [b"ref: ".as_slice(), target, b"\n"].concat(),
+            };
+            return Some(text.into());
+        }
+        let name = std::str::from_utf8(name).ok()?.strip_prefix("objects/")?;
+        let path = self.folders.first()?.join(name);
+        std::fs::read(path).ok().map(Into::into)
+    }
+}
+
+fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Vec<ObjectId> {
+    let path = layout.common_dir.join("shallow");
+    stamps.watch(&path);
+    let text = read_small(&path).unwrap_or_default();
+    text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect()
+}
