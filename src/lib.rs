@@ -13,10 +13,15 @@
 //! | [`ring`] | frames become write SQEs |
 //! | [`serve`] | one visit per connection, one loop per CPU of the budget |
 
+pub mod budget;
 pub mod conn;
+pub mod flags;
 pub mod http;
 pub mod limits;
+pub mod log;
 pub mod oid;
 pub mod pack;
 pub mod proto;
 pub mod repo;
+pub mod ring;
+pub mod serve;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{
     cutter::{Cutter, Framing},
-    desk::Desk,
+    desk::{Desk, Torn},
     fetch, files,
     frame::Frame,
     record::Record,
@@ -88,7 +88,8 @@ impl<'a> Call<'a> {
         self.record.refusal = Some(text.to_owned());
         let answer = Refusal { status, content_type, text, extra };
         let bytes = answer.bytes(self.head.version, self.keep, self.head.method == Method::Head);
-        self.desk.send(Frame::of(&bytes)).await;
+        // Bytes of our own cannot tear.
+        let _ = self.desk.send(Frame::of(&bytes)).await;
     }
 
     /// Answers with a text whose length is known.
@@ -100,7 +101,7 @@ impl<'a> Call<'a> {
             cutter.push_shared(body);
         }
         cutter.end();
-        self.pour(&mut cutter).await;
+        let _ = self.pour(&mut cutter).await;
     }
 
     /// Starts an answer to a POST whose length is not known yet.
@@ -116,17 +117,25 @@ impl<'a> Call<'a> {
     }
 
     /// Writes what is at hand in full frames, and the rest of it when the answer has ended.
-    pub async fn pour(&mut self, cutter: &mut Cutter) {
+    ///
+    /// # Errors
+    /// A mapped file was cut short under a frame.
+    pub async fn pour(&mut self, cutter: &mut Cutter) -> Result<(), Torn> {
         while let Some(frame) = cutter.cut(false) {
-            self.desk.send(frame).await;
+            self.desk.send(frame).await?;
         }
+        Ok(())
     }
 
     /// Writes everything at hand now.
-    pub async fn flush(&mut self, cutter: &mut Cutter) {
+    ///
+    /// # Errors
+    /// A mapped file was cut short under a frame.
+    pub async fn flush(&mut self, cutter: &mut Cutter) -> Result<(), Torn> {
         while let Some(frame) = cutter.cut(true) {
-            self.desk.send(frame).await;
+            self.desk.send(frame).await?;
         }
+        Ok(())
     }
 
     /// Answers a POST with a protocol text of our own.

@@ -33,11 +33,13 @@ pub enum Step {
         idle: bool,
     },
     /// The whole frame is to be written.
-    Send(Box<Frame>),
+    Send(Frame),
     /// Something only files can tell.
     Need(Need),
     /// Its slice of CPU is used up: others first.
     Slice,
+    /// Somebody else does what it waits for: look again after so long.
+    Wait(Duration),
     /// The connection ends.
     Close,
 }
@@ -77,6 +79,7 @@ enum Outcome {
     End,
     Deadline,
     Sent,
+    Torn(Frame, usize),
     Turn,
     Snapshot(Result<Arc<Snapshot>, Absent>),
     Loose(Loose),
@@ -100,6 +103,10 @@ pub enum Silence {
     /// Nothing came in time.
     Deadline,
 }
+
+/// A mapped file was cut short under a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn;
 
 /// What lies between a visit and who drives it.
 #[derive(Debug, Default)]
@@ -171,19 +178,32 @@ impl Desk {
         }
     }
 
-    /// Has a frame written. The peer being gone is learnt by never coming back from here: the driver drops the visit.
-    pub async fn send(&self, frame: Frame) {
+    /// Has a frame written. A peer that is gone is learnt by never coming back from here: the driver drops the visit.
+    ///
+    /// # Errors
+    /// Some of the frame could not be read from its mapping. Zeros were sent in its place, so that the framing still holds;
+    /// what the pack says is lost.
+    pub async fn send(&self, frame: Frame) -> Result<(), Torn> {
         if frame.is_empty() {
-            return;
+            return Ok(());
         }
         self.sent.set(self.sent.get() + frame.size() as u64);
-        self.step(Step::Send(Box::new(frame))).await;
+        let outcome = self.step(Step::Send(frame)).await;
         self.last_sent.set(self.now());
+        let Outcome::Torn(frame, written) = outcome else { return Ok(()) };
+        self.step(Step::Send(frame.mended(written))).await;
+        self.last_sent.set(self.now());
+        Err(Torn)
     }
 
     /// Gives the loop back once.
     pub async fn breathe(&self) {
         self.step(Step::Slice).await;
+    }
+
+    /// Lets others work for so long.
+    pub async fn pause(&self, time: Duration) {
+        self.step(Step::Wait(time)).await;
     }
 
     /// Asks for a snapshot.
@@ -292,6 +312,11 @@ impl Counter {
     /// The frame is fully written.
     pub fn handle_sent(&mut self) {
         self.hand_in(Outcome::Sent);
+    }
+
+    /// Only so many bytes of the frame were written: the rest cannot be read from its mapping.
+    pub fn handle_torn(&mut self, frame: Frame, written: usize) {
+        self.hand_in(Outcome::Torn(frame, written));
     }
 
     /// Others had their turn.

@@ -4,6 +4,7 @@
 //! could not say it; the store is damaged; we have met a bound of our own. No path of the server ever stands in a text.
 //! Read first: `a_client_never_reads_a_path`.
 
+use super::desk::Torn;
 use crate::{
     oid::ObjectId,
     pack::{self, depth::CutFault},
@@ -27,6 +28,8 @@ pub enum Fault {
     NothingWithin,
     /// The store's.
     Store(pack::Fault),
+    /// The store's: a pack was cut short while it was sent.
+    Torn,
 }
 
 impl Fault {
@@ -41,6 +44,7 @@ impl Fault {
             Self::InvalidShallow(id) => format!("invalid shallow object {id}").into_bytes(),
             Self::NothingWithin => b"no commits selected for shallow requests".to_vec(),
             Self::Store(fault) => fault.to_string().into_bytes(),
+            Self::Torn => b"a pack of the repository was cut short while it was sent; fetch again".to_vec(),
         }
     }
 
@@ -51,7 +55,13 @@ impl Fault {
 
     /// Whether an operator has to do something.
     pub fn is_of_the_store(&self) -> bool {
-        matches!(self, Self::Store(_))
+        matches!(self, Self::Store(_) | Self::Torn)
+    }
+}
+
+impl From<Torn> for Fault {
+    fn from(_: Torn) -> Self {
+        Self::Torn
     }
 }
 

@@ -60,6 +60,23 @@ impl Frame {
         }
     }
 
+    /// What is left of the frame behind `written` bytes, with zeros for all that lies in a mapping.
+    #[must_use]
+    pub fn mended(&self, written: usize) -> Self {
+        let (mut whole, mut rest) = (Vec::with_capacity(self.size), Self::default());
+        for slice in &self.slices {
+            match *slice {
+                Slice::Own { start, len } => whole.extend_from_slice(part(&self.own, start, len)),
+                Slice::Shared { start, len } => {
+                    whole.extend_from_slice(part(self.shared.as_deref().unwrap_or_default(), start, len));
+                }
+                Slice::Plan(piece) => whole.resize(whole.len() + usize::try_from(piece.len()).unwrap_or(0), 0),
+            }
+        }
+        rest.push_own(whole.get(written..).unwrap_or_default());
+        rest
+    }
+
     /// Appends a copy of `bytes`.
     pub fn push_own(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {

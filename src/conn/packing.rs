@@ -78,13 +78,13 @@ pub async fn make(
         if manner.progress && now.saturating_sub(told) >= PROGRESS_EVERY {
             told = now;
             say(cutter, manner.sideband, &format!("Enumerating objects: {}\r", pace.counted()));
-            call.flush(cutter).await;
+            call.flush(cutter).await?;
         } else if manner.sideband != Sideband::None && snapshot.settings.keep_alive.is_some_and(|limit| quiet >= limit)
         {
             let mut alive = Vec::new();
             pkt::band_head(&mut alive, Band::Pack, 0);
             cutter.push_text(&alive);
-            call.flush(cutter).await;
+            call.flush(cutter).await?;
         }
         call.desk.breathe().await;
     }
@@ -171,13 +171,13 @@ pub async fn stream(
         after.extend_from_slice(pkt::FLUSH);
     }
     cutter.start_pack(Arc::clone(&made.plan), after);
-    call.pour(cutter).await;
+    call.pour(cutter).await?;
     for large in made.plan.tail() {
         stream_large(call, work, cutter, large).await?;
     }
     cutter.close_pack();
     cutter.end();
-    call.pour(cutter).await;
+    call.pour(cutter).await?;
     Ok(())
 }
 
@@ -195,7 +195,7 @@ async fn stream_large(call: &mut Call<'_>, work: &mut Work, cutter: &mut Cutter,
                 break;
             }
             size += part.bytes.len() as u64;
-            deflate_part(call, cutter, &mut deflater, &part.bytes, false).await;
+            deflate_part(call, cutter, &mut deflater, &part.bytes, false).await?;
             need = Need::Part(part.stream);
         }
     } else {
@@ -203,10 +203,10 @@ async fn stream_large(call: &mut Call<'_>, work: &mut Work, cutter: &mut Cutter,
         let object = call.desk.finish(&pace, &snapshot, work.objects.read(large.position)).await?;
         size = object.bytes.len() as u64;
         for part in object.bytes.chunks(PART) {
-            deflate_part(call, cutter, &mut deflater, part, false).await;
+            deflate_part(call, cutter, &mut deflater, part, false).await?;
         }
     }
-    deflate_part(call, cutter, &mut deflater, &[], true).await;
+    deflate_part(call, cutter, &mut deflater, &[], true).await?;
     if size == large.size { Ok(()) } else { Err(pack::Fault::Inflate { id: large.id }.into()) }
 }
 
@@ -216,12 +216,13 @@ async fn deflate_part(
     deflater: &mut SlicedDeflater,
     part: &[u8],
     last: bool,
-) {
+) -> Result<(), Fault> {
     let mut out = Vec::new();
     deflater.append(part, last, &mut out);
     cutter.push_pack(&out);
-    call.pour(cutter).await;
+    call.pour(cutter).await?;
     call.desk.breathe().await;
+    Ok(())
 }
 
 /// Ends an answer whose head is out with words in band 3; without bands, by cutting the connection.
@@ -229,7 +230,7 @@ pub async fn abort(call: &mut Call<'_>, cutter: &mut Cutter, sideband: Sideband,
     cutter.drop_pack();
     if sideband == Sideband::None {
         call.keep = false;
-        call.flush(cutter).await;
+        let _ = call.flush(cutter).await;
         return;
     }
     let mut said = Vec::new();
@@ -238,7 +239,7 @@ pub async fn abort(call: &mut Call<'_>, cutter: &mut Cutter, sideband: Sideband,
     said.extend_from_slice(text);
     cutter.push_text(&said);
     cutter.end();
-    call.flush(cutter).await;
+    let _ = call.flush(cutter).await;
 }
 
 fn say(cutter: &mut Cutter, sideband: Sideband, text: &str) {

@@ -1,8 +1,8 @@
 //! What the operator has settled for every visit, before the doors open.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::limits;
+use crate::{limits, pack::shelf::Shelf};
 
 /// The same for all visits of a server.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Rules {
     pub agent: String,
     /// Names this run of the server in traces (`transfer.advertiseSID`).
     pub session_id: String,
+    /// Plans of all loops.
+    pub shelf: Arc<Shelf>,
 }
 
 impl Default for Rules {
@@ -30,6 +32,7 @@ impl Default for Rules {
             body_timeout: Duration::from_secs(120),
             agent: concat!("packring/", env!("CARGO_PKG_VERSION")).to_owned(),
             session_id: "packring".to_owned(),
+            shelf: Arc::new(Shelf::new(64 * 1024 * 1024)),
         }
     }
 }

@@ -51,7 +51,7 @@ async fn read_request(desk: &Desk, rules: &Rules) -> Result<(Head, Vec<u8>), Unr
     let mut reader = BodyReader::new(&head);
     let until = desk.now() + rules.body_timeout;
     if !reader.is_done() && head.expects_continue {
-        desk.send(Frame::of(http::CONTINUE)).await;
+        let _ = desk.send(Frame::of(http::CONTINUE)).await;
     }
     while !reader.is_done() {
         let taken = desk.look(|bytes| match reader.take(bytes, &mut body) {
@@ -108,7 +108,7 @@ fn cut_short(silence: Silence, what: &str) -> Unread {
 /// before the peer has read it.
 async fn refuse_and_linger(desk: &Desk, rules: &Rules, status: Status, text: &str) {
     let answer = Refusal::of(status, text).bytes(http::Version::Http11, false, false);
-    desk.send(Frame::of(&answer)).await;
+    let _ = desk.send(Frame::of(&answer)).await;
     let until = desk.now() + rules.head_timeout.min(LINGER);
     let mut left = LINGER_SIZE;
     while left > 0 && desk.read_more(until, false).await.is_ok() {

@@ -1,0 +1,257 @@
+//! The command line: one table of flags, each with its default and when to change it.
+//!
+//! Parses and explains; opens nothing. Read first: `sizes_and_times_are_read_with_their_units`, `tests/cli.rs`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::{budget::Pin, limits, log, repo, ring::Knobs};
+
+/// Serves Git repositories over smart HTTP, from mapped packs, one io_uring loop per CPU.
+#[derive(Debug, Parser)]
+#[command(name = "packring", version, about, propagate_version = true, after_help = EXIT_CODES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve every repository below a folder.
+    Serve(Box<Serve>),
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 it did what it was asked (for serve: a signal ended it and all connections finished);
+1 it could not (the last line of the log says why); 2 the command line is wrong;
+3 connections were still open when the time of --drain was over, or a second signal came.";
+
+/// Flags of `serve`.
+#[derive(Debug, Parser)]
+pub struct Serve {
+    /// Folder with the repositories, bare or not, nested at any depth; may be a repository itself
+    #[arg(default_value = ".")]
+    pub root: PathBuf,
+
+    /// Address to listen on; repeat for more. Port 0 takes a free one and prints it
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub listen: Vec<SocketAddr>,
+
+    /// Loops to run, each a thread. `auto` is the smaller of the CPUs we may use and the quota we are paid: more loops only
+    /// wait for each other, fewer leave CPUs to others
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = loops)]
+    pub loops: Loops,
+
+    /// Bind each loop to a CPU. `auto` does where the CPUs are ours (no quota, or a cpuset that fits it)
+    #[arg(long, value_enum, default_value_t = Pin::Auto)]
+    pub pin: Pin,
+
+    /// Bytes of one write to a client, at most. Larger costs fewer system calls, smaller pins less for a slow client
+    #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = window)]
+    pub window: usize,
+
+    /// Way of input and output. `auto` takes io_uring where the kernel allows it, else epoll, and says which
+    #[arg(long, value_enum, default_value_t = IoChoice::Auto)]
+    pub io: IoChoice,
+
+    /// Settings of the rings, for measuring: entries=N, single-issuer=on|off, coop-taskrun=on|off, sqpoll=MS
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", value_parser = Knobs::parse)]
+    pub ring: Knobs,
+
+    /// Which repositories: all, or those with a file git-daemon-export-ok
+    #[arg(long, value_enum, default_value_t = ExportChoice::All)]
+    pub export: ExportChoice,
+
+    /// What is offered where no configuration says anything: what mirrors want (partial clone, any object by id, refs by
+    /// name, sizes), or exactly what stock git offers
+    #[arg(long, value_enum, default_value_t = DefaultsChoice::Mirror)]
+    pub defaults: DefaultsChoice,
+
+    /// File in the format of git-config with settings for all repositories; each repository's own win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Memory for plans that are kept for the next client
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = size)]
+    pub memory: usize,
+
+    /// Connections of all loops together; further ones wait to be accepted
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub max_connections: usize,
+
+    /// How long running connections may finish after SIGTERM or SIGINT; a second signal ends at once
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub drain: Duration,
+
+    /// How long a connection may wait between two requests
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = time)]
+    pub idle_timeout: Duration,
+
+    /// How long the head of a request may take
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = time)]
+    pub head_timeout: Duration,
+
+    /// How long the body of a request may take
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = time)]
+    pub body_timeout: Duration,
+
+    /// How long a client may take no byte of what is written to it. Slow is fine, dead is not
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = time)]
+    pub write_timeout: Duration,
+
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t = log::Format::Text)]
+    pub log_format: log::Format,
+
+    /// Log more; twice for everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Log only warnings and errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// `--loops`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loops(pub Option<usize>);
+
+/// `--io`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IoChoice {
+    /// io_uring if it works, else epoll
+    Auto,
+    /// io_uring or not at all
+    Uring,
+    /// epoll
+    Epoll,
+}
+
+/// `--export`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportChoice {
+    /// Every repository
+    All,
+    /// Marked ones
+    Marked,
+}
+
+impl From<ExportChoice> for repo::Export {
+    fn from(choice: ExportChoice) -> Self {
+        match choice {
+            ExportChoice::All => Self::All,
+            ExportChoice::Marked => Self::Marked,
+        }
+    }
+}
+
+/// `--defaults`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DefaultsChoice {
+    /// For mirrors
+    Mirror,
+    /// As stock git
+    Git,
+}
+
+impl From<DefaultsChoice> for repo::Defaults {
+    fn from(choice: DefaultsChoice) -> Self {
+        match choice {
+            DefaultsChoice::Mirror => Self::Mirror,
+            DefaultsChoice::Git => Self::Git,
+        }
+    }
+}
+
+fn loops(text: &str) -> Result<Loops, String> {
+    match text {
+        "auto" => Ok(Loops(None)),
+        number => match number.parse() {
+            Ok(0) | Err(_) => Err("takes `auto` or a number from 1 on".to_owned()),
+            Ok(number) => Ok(Loops(Some(number))),
+        },
+    }
+}
+
+fn window(text: &str) -> Result<usize, String> {
+    let window = size(text)?;
+    let (min, max) = (limits::WINDOW_MIN, limits::WINDOW_MAX);
+    if (min..=max).contains(&window) {
+        Ok(window)
+    } else {
+        Err(format!("a window is {min} to {max} bytes, not {window}: a write has to carry something"))
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1usize,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => return Err(format!("`{unit}` is no unit of size; use KiB, MiB or GiB")),
+    };
+    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(factor));
+    number.ok_or_else(|| "takes a size such as 262144 or 256KiB".to_owned())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let factor = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m or h")),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    number.map(Duration::from_millis).ok_or_else(|| "takes a time such as 30s or 5m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_of_flags_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_is_explained() {
+        let command = Arguments::command();
+        for flag in command.get_subcommands().flat_map(clap::Command::get_arguments) {
+            assert!(flag.get_help().is_some_and(|help| help.to_string().len() > 10), "{}", flag.get_id());
+        }
+    }
+
+    #[test]
+    fn sizes_and_times_are_read_with_their_units() {
+        assert_eq!(
+            ["4096", "256KiB", "1m", "2GiB", "10b"].map(|text| size(text).unwrap()),
+            [4096, 262_144, 1 << 20, 2 << 30, 10]
+        );
+        assert!(
+            ["", "x", "1TB", "-1", "1.5k", "99999999999999999999", "9999999999999g"]
+                .iter()
+                .all(|text| size(text).is_err())
+        );
+        let seconds = |text| time(text).unwrap().as_secs_f64();
+        assert_eq!([seconds("5"), seconds("1500ms"), seconds("2m"), seconds("1h")], [5.0, 1.5, 120.0, 3600.0]);
+        assert!(["", "s", "5d", "-1s"].iter().all(|text| time(text).is_err()));
+    }
+
+    #[test]
+    fn windows_that_cannot_carry_anything_are_refused() {
+        assert!(window("0").unwrap_err().contains("a window is"));
+        assert!(window("4095").is_err() && window("17MiB").is_err());
+        assert_eq!((window("4KiB"), window("16MiB")), (Ok(4096), Ok(16 << 20)));
+    }
+}

@@ -1,0 +1,83 @@
+//! The switchboard: steps of visits become operations of a loop and looks into the catalogue.
+//!
+//! Decides nothing about requests. Invariants: a visit stays on the loop that accepted it; between two slices of one visit
+//! the ring is served; whatever a visit needs is fetched here, by plain calls on files in the page cache.
+//! Read first: `tests/stock_git.rs`.
+
+mod record;
+
+use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc};
+
+use crate::{
+    conn::{self, Counter, LargePart, Need, Rules, Step},
+    repo::Catalogue,
+    ring::{self, Gone, Read, Socket},
+};
+
+/// A frame as the ring knows it.
+struct Wire(conn::Frame);
+
+impl ring::Frame for Wire {
+    fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
+        self.0.slices(out);
+    }
+}
+
+/// Serves one connection to its end.
+pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catalogue: Arc<Catalogue>) {
+    let mut counter = conn::visit(rules);
+    loop {
+        let step = counter.poll(socket.now());
+        for record in counter.take_records() {
+            record::log(&record, peer);
+        }
+        match step {
+            Step::Close => return,
+            Step::Slice => {
+                ring::give_way(socket.io()).await;
+                counter.handle_turn();
+            }
+            Step::Read { until, idle } => {
+                let mut input = Vec::new();
+                match socket.read(&mut input, until, idle).await {
+                    Read::Bytes => counter.handle_bytes(&input),
+                    Read::End => counter.handle_end(),
+                    Read::Deadline => counter.handle_deadline(),
+                }
+            }
+            Step::Send(frame) => match socket.send(Box::new(Wire(frame))).await {
+                Ok(()) => counter.handle_sent(),
+                Err(Gone::Torn(written, frame)) => counter.handle_torn(frame.0, written),
+                Err(Gone::Peer) => {
+                    tracing::debug!(%peer, "the client left before the end of its answer");
+                    return;
+                }
+            },
+            Step::Wait(time) => {
+                tokio::time::sleep(time).await;
+                counter.handle_turn();
+            }
+            Step::Need(need) => fulfil(need, &mut counter, &catalogue),
+        }
+    }
+}
+
+fn fulfil(need: Need, counter: &mut Counter, catalogue: &Catalogue) {
+    match need {
+        Need::Snapshot { path, fresh } => counter.handle_snapshot(catalogue.snapshot(&path, fresh)),
+        Need::Loose { snapshot, ask } => counter.handle_loose(snapshot.loose(ask)),
+        Need::Large { snapshot, id } => {
+            let part = snapshot.large(&id).and_then(|stream| next_part(Box::new(stream)));
+            counter.handle_part(part);
+        }
+        Need::Part(stream) => counter.handle_part(next_part(stream)),
+    }
+}
+
+fn next_part(mut stream: Box<crate::repo::LooseStream>) -> Option<LargePart> {
+    let bytes = stream.next_part(PART).ok()?;
+    Some(LargePart { bytes, stream })
+}
+
+/// Bytes of a large object read at a time.
+const PART: usize = 64 * 1024;

@@ -1,0 +1,33 @@
+//! Records of requests become log lines: one for each request, enough to answer "why was this clone slow".
+
+use std::net::SocketAddr;
+
+use crate::conn::Record;
+
+/// Writes the line of one request.
+pub fn log(record: &Record, peer: SocketAddr) {
+    let repository = String::from_utf8_lossy(&record.path);
+    let counts = record.counts.unwrap_or_default();
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let planned_us = record.planned_after.map_or(0, micros);
+    if let Some(fault) = &record.fault {
+        tracing::error!(%peer, %repository, command = record.command, status = record.status, "{fault}");
+    }
+    tracing::info!(
+        %peer,
+        %repository,
+        command = record.command,
+        status = record.status,
+        refusal = record.refusal.as_deref().unwrap_or_default(),
+        bytes = record.bytes,
+        took_us = micros(record.took),
+        planned_us,
+        way = record.way.unwrap_or_default(),
+        objects = counts.objects,
+        copied = counts.copied,
+        rewritten = counts.rewritten,
+        thin = counts.thin,
+        deflated = counts.deflated,
+        "request"
+    );
+}
