@@ -11,11 +11,12 @@ use rustc_hash::FxHashSet;
 
 use super::fault::Fault;
 use crate::{
-    oid::ObjectId,
+    oid::{ObjectId, from_hex},
     pack::{
-        ObjectType, Objects, Omit, Pace, Question,
+        ObjectType, Objects, Omit, Pace, Question, Sparse,
         depth::{self, Boundary, Cut},
         reach::{self, Haves},
+        tree::TreeEntries,
     },
     proto::{Fetch, filter::Filter},
     repo::Snapshot,
@@ -228,8 +229,10 @@ pub async fn question(
     let boundary = shallows.boundary.as_ref().unwrap_or(&none);
     let reach = depth::reach_of(&mut work.objects, &shallows.client, boundary).await?;
     let is_cut = !reach.cut.is_empty();
+    let sparse = sparse_of(work, fetch).await?;
     let mut question = Question {
         wants,
+        sparse,
         haves: haves.positions(),
         cut: reach.cut,
         omit: omission(fetch),
@@ -249,9 +252,59 @@ fn omission(fetch: &Fetch) -> Omit {
             Filter::BlobLimit(size) => Omit { blobs_from: Some(*size), ..Omit::default() },
             Filter::TreeDepth(depth) => Omit { depth_from: Some(*depth), ..Omit::default() },
             Filter::ObjectType(object) => Omit { all_but: Some(type_of(*object)), ..Omit::default() },
+            Filter::SparseOid(_) => Omit::default(),
         });
     }
     omit
+}
+
+/// The patterns of a sparse filter.
+async fn sparse_of(work: &mut Work, fetch: &Fetch) -> Result<Option<Sparse>, Fault> {
+    let named = fetch.filter.iter().flat_map(|spec| &spec.0).find_map(|filter| match filter {
+        Filter::SparseOid(name) => Some(name),
+        _ => None,
+    });
+    let Some(name) = named else { return Ok(None) };
+    let unreadable = || Fault::NoSparseBlob(name.clone());
+    let position = match from_hex(work.snapshot.kind, name) {
+        Some(id) => work.objects.locate(&id).await?,
+        None => blob_at(work, name).await?,
+    };
+    let object = work.objects.read(position.ok_or_else(unreadable)?).await?;
+    if object.object != ObjectType::Blob {
+        return Err(unreadable());
+    }
+    Ok(Some(Sparse::parse(&object.bytes)))
+}
+
+/// The object that `ref:path` names.
+async fn blob_at(work: &mut Work, name: &[u8]) -> Result<Option<u32>, Fault> {
+    let Some(at) = memchr::memchr(b':', name) else { return Ok(None) };
+    let (revision, path) = (name.get(..at).unwrap_or_default(), name.get(at + 1..).unwrap_or_default());
+    let id = from_hex(work.snapshot.kind, revision).or_else(|| short_ref(&work.snapshot, revision));
+    let Some(id) = id else { return Ok(None) };
+    let Some(tip) = work.objects.locate(&id).await? else { return Ok(None) };
+    let mut position = work.objects.peel(tip).await?;
+    if work.objects.type_of(position)? == ObjectType::Commit {
+        let tree = work.objects.commit(position).await?.tree;
+        position = work.objects.demand(&tree).await?;
+    }
+    for segment in path.split(|byte| *byte == b'/') {
+        let tree = work.objects.read(position).await?;
+        if tree.object != ObjectType::Tree {
+            return Ok(None);
+        }
+        let mut entries = TreeEntries::new(work.snapshot.kind, &tree.bytes);
+        let found = loop {
+            match entries.next_named() {
+                Some(Some((_, name, id))) if name == segment => break id.to_owned(),
+                Some(Some(_)) => {}
+                Some(None) | None => return Ok(None),
+            }
+        };
+        position = work.objects.demand(&found).await?;
+    }
+    Ok(Some(position))
 }
 
 fn type_of(object: crate::proto::filter::ObjectType) -> ObjectType {

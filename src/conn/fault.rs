@@ -24,6 +24,8 @@ pub enum Fault {
     AmbiguousRef(Vec<u8>),
     /// The peer's: a shallow line that names no commit.
     InvalidShallow(ObjectId),
+    /// The peer's: a sparse filter whose patterns are not here.
+    NoSparseBlob(Vec<u8>),
     /// The peer's: its cut leaves nothing.
     NothingWithin,
     /// The store's.
@@ -42,6 +44,7 @@ impl Fault {
             Self::UnknownRef(name) => named("unknown ref ", name),
             Self::AmbiguousRef(name) => named("git upload-pack: ambiguous deepen-not: ", name),
             Self::InvalidShallow(id) => format!("invalid shallow object {id}").into_bytes(),
+            Self::NoSparseBlob(name) => [b"unable to access sparse blob in '".as_slice(), name, b"'"].concat(),
             Self::NothingWithin => b"no commits selected for shallow requests".to_vec(),
             Self::Store(fault) => fault.to_string().into_bytes(),
             Self::Torn => b"a pack of the repository was cut short while it was sent; fetch again".to_vec(),

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod reach;
 pub mod reader;
 pub mod shelf;
+pub mod sparse;
 pub mod store;
 pub mod tree;
 pub mod walk;
@@ -37,6 +38,7 @@ pub use self::{
     packfile::{Pack, PackError},
     plan::{Dialect, Plan, plan},
     reader::Reader,
+    sparse::Sparse,
     store::Store,
     walk::{Question, Selection, select},
 };

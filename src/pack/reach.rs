@@ -102,6 +102,10 @@ impl Haves {
         want: u32,
         reached: &mut FxHashMap<u32, Option<usize>>,
     ) -> Result<Option<usize>, Fault> {
+        // A want is looked at whatever its age, and again if another want's walk passed it by as too old.
+        if reached.get(&want).is_some_and(Option::is_none) {
+            reached.remove(&want);
+        }
         let mut stack = vec![want];
         while let Some(position) = stack.last().copied() {
             if reached.contains_key(&position) {
@@ -111,7 +115,7 @@ impl Haves {
             let commit = objects.commit(position).await?;
             objects.pace().work(COST_OF_LOOK).await;
             let own = self.since.get(&position).copied();
-            let is_old = self.oldest.is_some_and(|oldest| commit.time < oldest);
+            let is_old = position != want && self.oldest.is_some_and(|oldest| commit.time < oldest);
             // A have's ancestors were said with it or later: they cannot be reached earlier.
             if own.is_some() || is_old {
                 reached.insert(position, own);

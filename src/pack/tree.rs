@@ -27,6 +27,17 @@ impl<'a> TreeEntries<'a> {
         Self { rest: bytes, id_size: kind.len_in_bytes() }
     }
 
+    /// The next entry with its name; `Some(None)` when the tree is malformed from here on.
+    pub fn next_named(&mut self) -> Option<Option<(EntryMode, &'a [u8], &'a oid)>> {
+        let before = self.rest;
+        let entry = self.next()?;
+        let name = |(mode, id)| {
+            let line = before.get(..memchr::memchr(0, before)?)?;
+            Some((mode, line.get(memchr::memchr(b' ', line)? + 1..)?, id))
+        };
+        Some(entry.and_then(name))
+    }
+
     fn parse(&mut self) -> Option<(EntryMode, &'a oid)> {
         let nul = memchr::memchr(0, self.rest)?;
         let (line, rest) = self.rest.split_at_checked(nul + 1)?;
@@ -90,17 +101,23 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_cut_short_anywhere_ends_in_one_malformed_entry() {
+    fn a_tree_cut_short_ends_in_one_malformed_entry() {
         let bytes = tree(&[("100644 b", 2), ("40000 a", 1)]);
-        let first = bytes.len() / 2 + 1;
-        for length in 1..bytes.len() {
+        let first = "100644 b".len() + 1 + 20;
+        for length in (1..bytes.len()).filter(|length| *length != first) {
             let entries: Vec<_> = TreeEntries::new(Kind::Sha1, &bytes[..length]).collect();
-            let whole = length == first - 1 + 0;
-            let _ = whole;
-            let malformed = entries.iter().filter(|entry| entry.is_none()).count();
-            let complete = [29, bytes.len()].contains(&length);
-            assert_eq!(malformed, usize::from(!complete), "at {length}");
+            assert_eq!(entries.iter().filter(|entry| entry.is_none()).count(), 1, "at {length}");
+            assert_eq!(entries.last(), Some(&None), "at {length}");
         }
+    }
+
+    #[test]
+    fn names_come_with_their_entries() {
+        let bytes = tree(&[("40000 a", 1), ("100644 b c", 2)]);
+        let mut entries = TreeEntries::new(Kind::Sha1, &bytes);
+        assert_eq!(entries.next_named().unwrap().unwrap().1, b"a");
+        assert_eq!(entries.next_named().unwrap().unwrap().1, b"b c");
+        assert!(entries.next_named().is_none());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::{
     line::{Line, parents_within},
     marks::Marks,
     objects::Objects,
+    sparse::Sparse,
     tree::{EntryMode, TreeEntries},
 };
 use crate::oid::ObjectId;
@@ -30,6 +31,8 @@ pub struct Question {
     pub cut: FxHashSet<u32>,
     /// What is left out.
     pub omit: Omit,
+    /// Which blobs are kept, by path.
+    pub sparse: Option<Sparse>,
     /// Whether everything in the trees of `haves` counts as had, not only what is next to what is chosen: for shallow
     /// clients, whose boundary says little.
     pub edges_in_full: bool,
@@ -63,6 +66,9 @@ pub async fn select(objects: &mut Objects, question: &Question) -> Result<Select
     let commits = line.walk(walk.objects, &question.cut, None).await?;
     walk.mark_edges(&commits, &line).await?;
     walk.trees(&commits, &roots).await?;
+    if let Some(sparse) = &question.sparse {
+        walk.thin_out(sparse, &commits, &roots).await?;
+    }
     Ok(walk.selection)
 }
 
@@ -219,6 +225,50 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Takes out the blobs that no path keeps. A blob that was wanted by name stays.
+    async fn thin_out(&mut self, sparse: &Sparse, commits: &[u32], wanted: &[u32]) -> Result<(), Fault> {
+        let mut kept = FxHashSet::default();
+        for want in &self.question.wants {
+            kept.insert(self.objects.peel(*want).await?);
+        }
+        let (mut seen, mut stack) = (FxHashSet::default(), Vec::new());
+        let mut met = FxHashSet::default();
+        for position in commits {
+            let tree = self.objects.commit(*position).await?.tree;
+            stack.push((self.objects.demand(&tree).await?, Vec::new(), false));
+        }
+        stack.extend(wanted.iter().map(|tree| (*tree, Vec::new(), false)));
+        while let Some((tree, path, keeps)) = stack.pop() {
+            if self.selection.common.contains(tree) || !seen.insert((tree, path.clone())) {
+                continue;
+            }
+            let object = self.objects.read(tree).await?;
+            let mut entries = TreeEntries::new(self.objects.store().kind(), &object.bytes);
+            while let Some(entry) = entries.next_named() {
+                let (mode, name, id) = entry.ok_or(Fault::Malformed { id: self.objects.id(tree)? })?;
+                if mode == EntryMode::Gitlink {
+                    continue;
+                }
+                let position = self.objects.demand(id).await?;
+                let below = if path.is_empty() { name.to_vec() } else { [&path, b"/".as_slice(), name].concat() };
+                let keeps = sparse.keeps(&below, mode == EntryMode::Tree).unwrap_or(keeps);
+                if mode == EntryMode::Tree {
+                    stack.push((position, below, keeps));
+                } else {
+                    met.insert(position);
+                    if keeps {
+                        kept.insert(position);
+                    }
+                }
+            }
+            self.objects.pace().work(object.bytes.len() * 4).await;
+        }
+        for position in met.difference(&kept) {
+            self.selection.chosen.remove(*position);
+        }
+        Ok(())
+    }
+
     /// Commits that wants name, directly or through tags: these are sent whatever is omitted.
     async fn explicit(&mut self) -> Result<FxHashSet<u32>, Fault> {
         let mut explicit = FxHashSet::default();
@@ -226,8 +276,10 @@ impl Walk<'_> {
             return Ok(explicit);
         }
         for want in &self.question.wants {
-            if self.objects.type_of(*want)? == ObjectType::Commit {
-                explicit.insert(*want);
+            // What a wanted tag finally names counts as wanted by name, as it does for stock git.
+            let named = self.objects.peel(*want).await?;
+            if self.objects.type_of(named)? == ObjectType::Commit {
+                explicit.insert(named);
             }
         }
         Ok(explicit)

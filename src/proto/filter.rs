@@ -17,6 +17,8 @@ pub enum Filter {
     TreeDepth(u64),
     /// `object:type=`: everything else is left out.
     ObjectType(ObjectType),
+    /// `sparse:oid=`: blobs are kept by the patterns in this blob, named by id or as `ref:path`.
+    SparseOid(Vec<u8>),
 }
 
 /// The type named by `object:type=`.
@@ -80,9 +82,8 @@ fn parse_into(text: &[u8], policy: &Policy, spec: &mut Spec, depth: usize) -> Re
         ("tree", Filter::TreeDepth(size(depth).ok_or_else(invalid)?))
     } else if let Some(name) = text.strip_prefix(b"object:type=") {
         ("object:type", Filter::ObjectType(object_type(name).ok_or_else(invalid)?))
-    } else if text.starts_with(b"sparse:oid=") {
-        // It would have us read patterns and match every path of every commit: refused as a policy may refuse it.
-        return Err(Violation::FilterNotSupported("sparse:oid"));
+    } else if let Some(name) = text.strip_prefix(b"sparse:oid=") {
+        ("sparse:oid", Filter::SparseOid(name.to_vec()))
     } else if let Some(parts) = text.strip_prefix(b"combine:") {
         return parse_combination(parts, policy, spec, depth);
     } else {
@@ -181,6 +182,7 @@ mod tests {
             ("blob:limit=0x10M", vec![BlobLimit(16 << 20)]),
             ("blob:limit=010", vec![BlobLimit(8)]),
             ("tree:3", vec![TreeDepth(3)]),
+            ("sparse:oid=main:x", vec![Filter::SparseOid(b"main:x".to_vec())]),
             ("object:type=tag", vec![Filter::ObjectType(ObjectType::Tag)]),
             ("combine:blob:none+tree:2", vec![BlobNone, TreeDepth(2)]),
             ("combine:blob%3anone+combine:tree%3A1%2bblob:limit=1g+", vec![BlobNone, TreeDepth(1), BlobLimit(1 << 30)]),
@@ -216,6 +218,6 @@ mod tests {
         assert_eq!(parse(b"combine:blob:none+tree:2", &policy).unwrap().0.len(), 2);
         assert_eq!(parse(b"combine:blob:none+tree:3", &policy), Err(Violation::TreeTooDeep { max: 2, asked: 3 }));
         assert_eq!(parse(b"combine:blob:none+blob:limit=1", &policy), Err(Violation::FilterNotSupported("blob:limit")));
-        assert_eq!(read("sparse:oid=main:x"), Err(Violation::FilterNotSupported("sparse:oid")));
+        assert_eq!(parse(b"sparse:oid=main:x", &policy), Err(Violation::FilterNotSupported("sparse:oid")));
     }
 }

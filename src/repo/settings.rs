@@ -109,7 +109,12 @@ impl Settings {
             allow_tip: mirror,
             allow_reachable: mirror,
             allow_filter: mirror,
-            filters: FilterPolicy { others: true, named: Vec::new(), tree_depth_max: u64::MAX },
+            // A sparse filter has us match every path of every commit for each request: not without being asked to.
+            filters: FilterPolicy {
+                others: true,
+                named: if mirror { vec![("sparse:oid".to_owned(), false)] } else { Vec::new() },
+                tree_depth_max: u64::MAX,
+            },
             ref_in_want: mirror,
             sideband_all: false,
             object_info: mirror,
