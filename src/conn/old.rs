@@ -16,7 +16,7 @@ use super::{
     packing::{self, Manner},
 };
 use crate::{
-    pack::{Question, reach},
+    pack::{Question, depth, reach},
     proto::{
         answer,
         old::{self, OldFetch, Step},
@@ -72,7 +72,11 @@ async fn agree_in_slices(work: &mut Work, asked: &OldFetch) -> Result<(Vec<u8>, 
         Step::Flush | Step::Done => None,
     });
     let haves = agree::haves(work, said).await?;
-    let ready_after = haves.ready_after(&mut work.objects, &wants).await?;
+    // What lies behind a boundary that moved is wanted as well, and was so before the talk.
+    let reach =
+        depth::reach_of(&mut work.objects, &shallows.client, &shallows.boundary.clone().unwrap_or_default()).await?;
+    let all_wants: Vec<u32> = wants.iter().chain(&reach.more_wants).copied().collect();
+    let ready_after = haves.ready_after(&mut work.objects, &all_wants).await?;
     let known: Vec<old::Known> = haves.known.iter().map(known).collect();
     let talk = old::talk(asked, &known, ready_after);
     text.extend_from_slice(&talk.text);

@@ -7,7 +7,7 @@
 
 use super::{
     offer::Offers,
-    pkt::{self, Pkt, Pkts, Sideband, chomped},
+    pkt::{self, Pkt, PktError, Pkts, Sideband, chomped},
     request::{Fetch, leading_id},
     violation::Violation,
 };
@@ -74,7 +74,8 @@ pub fn parse(body: &[u8], offers: &Offers) -> Result<Option<OldFetch>, Violation
     }
     asked.fetch.check_cuts()?;
     if asked.fetch.wants.is_empty() {
-        return Ok(None);
+        // A cut without a want still has an answer: the boundary, which is empty.
+        return Ok(asked.fetch.has_cut().then_some(asked));
     }
     asked.fetch.forget_repeated_wants();
     asked.take_talk(&mut pkts, offers)?;
@@ -114,7 +115,12 @@ impl OldFetch {
 
     fn take_talk(&mut self, pkts: &mut Pkts<'_>, offers: &Offers) -> Result<(), Violation> {
         loop {
-            match pkts.next().transpose()? {
+            let next = match pkts.next().transpose() {
+                // Half a line where the talk would start is no talk.
+                Err(PktError::CutShort) if self.steps.is_empty() => break,
+                other => other?,
+            };
+            match next {
                 None => break,
                 Some(Pkt::Data(line)) => {
                     let line = chomped(line);
@@ -126,7 +132,11 @@ impl OldFetch {
                     let id = leading_id(offers.kind, hex).ok_or_else(|| Violation::NoHadId(hex.to_vec()))?;
                     self.steps.push(Step::Have(id));
                 }
-                Some(_) => self.steps.push(Step::Flush),
+                Some(_) => {
+                    // Without memory of earlier requests, the answer to a flush ends this one.
+                    self.steps.push(Step::Flush);
+                    break;
+                }
             }
         }
         // A body may end behind the wants (the client first learns the new boundary), but not amid haves.
@@ -306,13 +316,16 @@ mod tests {
         assert_eq!((asked.fetch.wants.len(), asked.fetch.shallow.len(), asked.fetch.depth), (2, 1, Some(3)));
         assert!(asked.fetch.thin_pack && asked.fetch.ofs_delta && asked.fetch.include_tag && asked.fetch.no_progress);
         assert!(asked.fetch.relative && asked.fetch.filter.is_some());
-        assert!(matches!(asked.steps[..], [Step::Have(_), Step::Flush, Step::Done]));
+        assert!(matches!(asked.steps[..], [Step::Have(_), Step::Flush]));
     }
 
     #[test]
     fn nothing_wanted_is_no_request_and_half_of_one_is_refused() {
         assert_eq!(read(&["."]), Ok(None));
+        assert_eq!(read(&["deepen 2", ".", "have A"]).unwrap().unwrap().steps, []);
         assert_eq!(read(&[]), Ok(None));
+        let half = [b"0032want ".as_slice(), id('a').as_bytes(), b"\n00000032have"].concat();
+        assert_eq!(parse(&half, &Offers::of(Kind::Sha1)).unwrap().unwrap().steps, []);
         for (lines, text) in [
             (&["want A"][..], "the remote end hung up unexpectedly"),
             (&["want A", ".", "have B"], "the remote end hung up unexpectedly"),
@@ -337,7 +350,7 @@ mod tests {
     #[test]
     fn each_kind_of_acknowledgment_answers_as_git_does() {
         use Known::{Implied, New, No};
-        let talk = [".", "have A", "have B", "have C", "."];
+        let talk = [".", "have A", "have B", "have C", ".", "not read any more"];
         let with = |words: &str| -> Vec<String> {
             [format!("want A {words}")].into_iter().chain(talk.map(str::to_owned)).collect()
         };

@@ -1,6 +1,6 @@
 //! pkt-lines: bytes become lines and marks, lines become bytes; and the heads of side-bands.
 //!
-//! Borrows, never copies what it reads. Invariants: a line is never longer than 65516 bytes of content; a length of four is
+//! Borrows, never copies what it reads. Invariants: a line is never written with more than 65516 bytes of content; a length of four is
 //! an empty line, neither a mark nor a fault; what cannot be a length is an error, not an end.
 //! Source: gitprotocol-common(5), "pkt-line Format"; gitprotocol-pack(5), "Packfile Data".
 //! Read first: `lines_and_marks_are_told_apart`.
@@ -26,7 +26,7 @@ pub enum PktError {
     /// Four bytes that are no hexadecimal number, at this offset.
     #[error("bad line length characters at byte {0} of the request")]
     NoLength(usize),
-    /// `0003`, or a length beyond 65520.
+    /// `0003`, or a length beyond 65523.
     #[error("bad line length {length} at byte {at} of the request")]
     BadLength {
         /// As it stands.
@@ -69,7 +69,7 @@ impl<'a> Pkts<'a> {
             0 => Ok((Pkt::Flush, 4)),
             1 => Ok((Pkt::Delim, 4)),
             2 => Ok((Pkt::ResponseEnd, 4)),
-            4..=limits::PKT_SIZE_MAX => Ok((Pkt::Data(rest.get(4..length).ok_or(PktError::CutShort)?), length)),
+            4..=READ_MAX => Ok((Pkt::Data(rest.get(4..length).ok_or(PktError::CutShort)?), length)),
             _ => Err(PktError::BadLength { length, at: self.at }),
         }
     }
@@ -95,9 +95,10 @@ impl<'a> Iterator for Pkts<'a> {
     }
 }
 
-/// A line without its newline, of which there is at most one.
+/// A line without its newline, of which there is at most one. As in stock git, a NUL ends the line.
 pub fn chomped(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\n").unwrap_or(line)
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    memchr::memchr(0, line).and_then(|end| line.get(..end)).unwrap_or(line)
 }
 
 /// Ends a message.
@@ -185,6 +186,8 @@ pub fn band_head(out: &mut Vec<u8>, band: Band, payload: usize) {
     out.push(band as u8);
 }
 
+/// Bytes of a line that is read: three more than one that is written, as stock git has it.
+const READ_MAX: usize = limits::PKT_SIZE_MAX + 3;
 /// Bytes of content of one line.
 const LINE_MAX: usize = limits::PKT_SIZE_MAX - 4;
 
@@ -212,7 +215,8 @@ mod tests {
             (b"0005", PktError::CutShort),
             (b"0009done", PktError::CutShort),
             (b"0003", PktError::BadLength { length: 3, at: 0 }),
-            (b"fff1", PktError::BadLength { length: 0xfff1, at: 0 }),
+            (b"fff4", PktError::BadLength { length: 0xfff4, at: 0 }),
+            (b"fff3", PktError::CutShort),
             (b"00 5a", PktError::NoLength(0)),
             (b"+005a", PktError::NoLength(0)),
             (b"0x05a", PktError::NoLength(0)),
@@ -221,6 +225,15 @@ mod tests {
         }
         let largest = [b"fff0".as_slice(), &[b'x'; 65516]].concat();
         assert_eq!(Pkts::new(&largest).next(), Some(Ok(Pkt::Data(&[b'x'; 65516]))));
+    }
+
+    #[test]
+    fn a_newline_or_a_nul_ends_a_line() {
+        let cases: [(&[u8], &[u8]); 5] =
+            [(b"a\n", b"a"), (b"a\n\n", b"a\n"), (b"a\0b\n", b"a"), (b"\0", b""), (b"a", b"a")];
+        for (line, text) in cases {
+            assert_eq!(chomped(line), text);
+        }
     }
 
     #[test]

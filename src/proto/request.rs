@@ -8,7 +8,7 @@ use super::{
     filter::{self, Spec},
     number,
     offer::{Offers, Unborn},
-    pkt::{Pkt, Pkts, chomped},
+    pkt::{Pkt, PktError, Pkts, chomped},
     violation::Violation,
 };
 use crate::{
@@ -150,17 +150,21 @@ impl Capabilities {
     fn read(pkts: &mut Pkts<'_>, offers: &Offers) -> Result<Option<Self>, Violation> {
         let (mut command, mut client, mut seen) = (None, Kind::Sha1, false);
         let arguments_follow = loop {
-            match pkts.next().transpose()? {
-                None if !seen => return Ok(None),
-                Some(Pkt::Flush) if !seen => return Ok(None),
-                None => return Err(Violation::Unfinished),
-                Some(Pkt::Flush) => break false,
-                Some(Pkt::Delim) => break true,
-                Some(Pkt::ResponseEnd) => return Err(Violation::NoFlush("capability")),
-                Some(Pkt::Data(line)) => {
-                    seen = true;
-                    capability(chomped(line), offers, &mut command, &mut client)?;
-                }
+            match pkts.next().transpose() {
+                // Half a first line is taken for a client that left before it asked for anything.
+                Err(PktError::CutShort) if !seen => return Ok(None),
+                other => match other? {
+                    None if !seen => return Ok(None),
+                    Some(Pkt::Flush) if !seen => return Ok(None),
+                    None => return Err(Violation::Unfinished),
+                    Some(Pkt::Flush) => break false,
+                    Some(Pkt::Delim) => break true,
+                    Some(Pkt::ResponseEnd) => return Err(Violation::NoFlush("capability")),
+                    Some(Pkt::Data(line)) => {
+                        seen = true;
+                        capability(chomped(line), offers, &mut command, &mut client)?;
+                    }
+                },
             }
         };
         let command = command.ok_or(Violation::NoCommand)?;
@@ -253,7 +257,7 @@ fn object_info(arguments: &mut Arguments<'_>, offers: &Offers) -> Result<ObjectI
         match line.strip_prefix(b"oid ") {
             _ if line == b"size" => asked.size = true,
             Some(hex) => {
-                let id = from_hex(offers.kind, hex).ok_or_else(|| Violation::NoWantedId(line.to_vec()))?;
+                let id = from_hex(offers.kind, hex).ok_or_else(|| Violation::ObjectInfoId(hex.to_vec()))?;
                 asked.ids.push(id);
             }
             None => return Err(Violation::ObjectInfoLine(line.to_vec())),
@@ -318,7 +322,9 @@ impl Fetch {
         let owned = || line.to_vec();
         if let Some(hex) = line.strip_prefix(b"shallow ") {
             let id = leading_id(kind, hex).ok_or_else(|| Violation::InvalidShallow(owned()))?;
-            self.shallow.push(id);
+            if !self.shallow.contains(&id) {
+                self.shallow.push(id);
+            }
         } else if let Some(depth) = line.strip_prefix(b"deepen ") {
             // Stock git keeps the low 32 bits, as a C int.
             let depth = number::signed(depth).map(|depth| depth as i32).filter(|depth| *depth > 0);
@@ -334,6 +340,11 @@ impl Fetch {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Whether history is to be cut.
+    pub fn has_cut(&self) -> bool {
+        self.depth.is_some() || self.since.is_some() || !self.not.is_empty()
     }
 
     /// Refuses a depth beside a time or a ref.
@@ -430,6 +441,7 @@ mod tests {
     fn an_empty_request_is_no_command() {
         assert_eq!(parse(b"", &offers()), Ok(None));
         assert_eq!(parse(b"0000", &offers()), Ok(None));
+        assert_eq!(parse(b"0014command=", &offers()), Ok(None));
         assert_eq!(read(&["agent=x", "."], &offers()), Err(Violation::NoCommand));
     }
 
@@ -548,6 +560,7 @@ mod tests {
                 "multiple packfile-uris lines forbidden",
             ),
             (&["command=bundle-uri", "|", "x", "."], "bundle-uri: unexpected argument: 'x'"),
+            (&["command=object-info", "|", "oid x", "."], "object-info: protocol error, expected to get oid, not 'x'"),
             (&["command=object-info", "|", "x", "."], "object-info: unexpected line: 'x'"),
         ] {
             let violation = read(lines, &everything()).expect_err(text);

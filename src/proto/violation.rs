@@ -104,6 +104,9 @@ pub enum Violation {
     /// An argument of object-info that is none.
     #[error("object-info: unexpected line: '{}'", shown(.0))]
     ObjectInfoLine(Vec<u8>),
+    /// An object of object-info that has no id.
+    #[error("object-info: protocol error, expected to get oid, not '{}'", shown(.0))]
+    ObjectInfoId(Vec<u8>),
     /// An argument of bundle-uri, which has none.
     #[error("bundle-uri: unexpected argument: '{}'", shown(.0))]
     BundleUriLine(Vec<u8>),
