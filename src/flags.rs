@@ -243,8 +243,9 @@ mod tests {
                 .iter()
                 .all(|text| size(text).is_err())
         );
-        let seconds = |text| time(text).unwrap().as_secs_f64();
-        assert_eq!([seconds("5"), seconds("1500ms"), seconds("2m"), seconds("1h")], [5.0, 1.5, 120.0, 3600.0]);
+        let millis = |text| time(text).unwrap().as_millis();
+        let all = [millis("5"), millis("1500ms"), millis("2m"), millis("1h")];
+        assert_eq!(all, [5_000, 1_500, 120_000, 3_600_000]);
         assert!(["", "s", "5d", "-1s"].iter().all(|text| time(text).is_err()));
     }
 

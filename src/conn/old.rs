@@ -77,14 +77,14 @@ async fn agree_in_slices(work: &mut Work, asked: &OldFetch) -> Result<(Vec<u8>, 
         depth::reach_of(&mut work.objects, &shallows.client, &shallows.boundary.clone().unwrap_or_default()).await?;
     let all_wants: Vec<u32> = wants.iter().chain(&reach.more_wants).copied().collect();
     let ready_after = haves.ready_after(&mut work.objects, &all_wants).await?;
-    let known: Vec<old::Known> = haves.known.iter().map(known).collect();
+    let known: Vec<old::Known> = haves.known.iter().copied().map(known).collect();
     let talk = old::talk(asked, &known, ready_after);
     text.extend_from_slice(&talk.text);
     let question = if talk.pack { Some(agree::question(work, fetch, wants, &haves, &shallows).await?) } else { None };
     Ok((text, question))
 }
 
-fn known(known: &reach::Known) -> old::Known {
+fn known(known: reach::Known) -> old::Known {
     match known {
         reach::Known::No => old::Known::No,
         reach::Known::New(_) => old::Known::New,

@@ -29,7 +29,7 @@ impl Default for Rules {
             window: limits::WINDOW_DEFAULT,
             idle_timeout: Duration::from_secs(75),
             head_timeout: Duration::from_secs(15),
-            body_timeout: Duration::from_secs(120),
+            body_timeout: Duration::from_mins(2),
             agent: concat!("packring/", env!("CARGO_PKG_VERSION")).to_owned(),
             session_id: "packring".to_owned(),
             shelf: Arc::new(Shelf::new(64 * 1024 * 1024)),

@@ -332,7 +332,7 @@ mod tests {
                 }
                 sent.extend(b"0\r\n\r\n");
             } else {
-                fields.push_str(&format!("Content-Length: {}\r\n", coded.len()));
+                fields += &format!("Content-Length: {}\r\n", coded.len());
                 sent.extend(&coded);
             }
             let end = sent.len();

@@ -305,7 +305,7 @@ fn is_gzip(fields: &Fields<'_>) -> Result<bool, HeadError> {
 fn expects_continue(fields: &Fields<'_>, version: Version) -> Result<bool, HeadError> {
     match fields.first("expect") {
         None => Ok(false),
-        Some(value) if value.is_empty() => Ok(false),
+        Some(b"") => Ok(false),
         Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(version == Version::Http11),
         Some(_) => Err(HeadError::Expectation),
     }
@@ -534,7 +534,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = HeadReader::new().take(&bytes);
-            let _ = whole(&[b"GET /".as_slice(), &bytes, b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat().as_slice()[..]);
+            let _ = whole([b"GET /".as_slice(), &bytes, b" HTTP/1.1\r\nHost: h\r\n\r\n"].concat().as_slice());
         }
     }
 }

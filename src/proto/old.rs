@@ -94,7 +94,7 @@ impl OldFetch {
         let rest = line.strip_prefix(b"want ").ok_or_else(wrong)?;
         self.fetch.wants.push(leading_id(offers.kind, rest).ok_or_else(wrong)?);
         let words = rest.get(offers.kind.len_in_hex()..).unwrap_or_default();
-        for word in words.split(|byte| byte.is_ascii_whitespace()) {
+        for word in words.split(u8::is_ascii_whitespace) {
             match word {
                 b"multi_ack_detailed" => self.acks = Acks::Detailed,
                 b"multi_ack" if self.acks == Acks::Single => self.acks = Acks::Multi,

@@ -223,8 +223,8 @@ mod tests {
         ] {
             assert_eq!(Pkts::new(bytes).next(), Some(Err(error)), "{bytes:?}");
         }
-        let largest = [b"fff0".as_slice(), &[b'x'; 65516]].concat();
-        assert_eq!(Pkts::new(&largest).next(), Some(Ok(Pkt::Data(&[b'x'; 65516]))));
+        let largest = [b"fff0".as_slice(), &vec![b'x'; 65516]].concat();
+        assert_eq!(Pkts::new(&largest).next(), Some(Ok(Pkt::Data(&vec![b'x'; 65516]))));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_line_too_long_to_be_said_is_cut() {
         let mut out = Vec::new();
-        push_line(&mut out, &[&[b'a'; 40_000], &[b'b'; 40_000]]);
+        push_line(&mut out, &[&vec![b'a'; 40_000], &vec![b'b'; 40_000]]);
         assert_eq!(out.len(), 65520);
         assert!(out.ends_with(b"b\n"));
         assert_eq!(Pkts::new(&out).count(), 1);

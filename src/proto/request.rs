@@ -103,7 +103,7 @@ pub fn parse(body: &[u8], offers: &Offers) -> Result<Option<Command>, Violation>
         Name::Fetch => Command::Fetch(fetch(&mut arguments, offers)?),
         Name::ObjectInfo => Command::ObjectInfo(object_info(&mut arguments, offers)?),
         Name::BundleUri => {
-            while let Some(line) = arguments.next("bundle-uri")? {
+            if let Some(line) = arguments.next("bundle-uri")? {
                 return Err(Violation::BundleUriLine(line.to_vec()));
             }
             Command::BundleUri
@@ -187,9 +187,13 @@ fn capability(line: &[u8], offers: &Offers, command: &mut Option<Name>, client: 
         Some(at) => (line.get(..at).unwrap_or_default(), line.get(at + 1..)),
         None => (line, None),
     };
+    let means_nothing = match key {
+        b"agent" | b"server-option" => true,
+        b"session-id" => offers.session_id.is_some(),
+        _ => false,
+    };
     match (key, value) {
-        (b"agent" | b"server-option", _) => Ok(()),
-        (b"session-id", _) if offers.session_id.is_some() => Ok(()),
+        _ if means_nothing => Ok(()),
         (b"object-format", None) => Err(Violation::NoObjectFormat),
         (b"object-format", Some(name)) => {
             *client = match name {

@@ -21,10 +21,7 @@ use crate::{
 pub fn answer(folders: &[PathBuf], ask: Ask) -> Loose {
     let (Ask::Look(id) | Ask::Read(id)) = ask;
     let Some(mut stream) = open(folders, &id) else { return Loose::Absent };
-    let (object, size) = match stream.header() {
-        Ok(header) => header,
-        Err(_) => return Loose::Broken,
-    };
+    let Ok((object, size)) = stream.header() else { return Loose::Broken };
     if matches!(ask, Ask::Look(_)) || size > limits::OBJECT_INLINE_MAX {
         return Loose::Seen { object, size };
     }

@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Refs {
     names: Vec<u8>,
-    refs: Vec<Entry>,
+    entries: Vec<Entry>,
     /// What tags finally name, for those of which it is known.
     peeled: Vec<ObjectId>,
     symrefs: Vec<Vec<u8>>,
@@ -106,12 +106,12 @@ impl Head {
 impl Refs {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.refs.len()
+        self.entries.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.refs.is_empty()
+        self.entries.is_empty()
     }
 
     /// HEAD.
@@ -121,20 +121,20 @@ impl Refs {
 
     /// All refs, by name.
     pub fn iter(&self) -> impl Iterator<Item = Ref<'_>> {
-        (0..self.refs.len()).filter_map(|index| self.at(index))
+        (0..self.entries.len()).filter_map(|index| self.at(index))
     }
 
     /// Refs whose name starts with `prefix`, by name.
     pub fn prefixed<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = Ref<'a>> + 'a {
-        let start = self.refs.partition_point(|entry| self.name(entry) < prefix);
-        (start..self.refs.len())
+        let start = self.entries.partition_point(|entry| self.name(entry) < prefix);
+        (start..self.entries.len())
             .filter_map(|index| self.at(index))
             .take_while(move |found| found.name.starts_with(prefix))
     }
 
     /// The ref of that full name.
     pub fn find(&self, name: &[u8]) -> Option<Ref<'_>> {
-        self.refs.binary_search_by(|entry| self.name(entry).cmp(name)).ok().and_then(|index| self.at(index))
+        self.entries.binary_search_by(|entry| self.name(entry).cmp(name)).ok().and_then(|index| self.at(index))
     }
 
     fn name(&self, entry: &Entry) -> &[u8] {
@@ -143,7 +143,7 @@ impl Refs {
     }
 
     fn at(&self, index: usize) -> Option<Ref<'_>> {
-        let entry = self.refs.get(index)?;
+        let entry = self.entries.get(index)?;
         Some(Ref {
             name: self.name(entry),
             id: entry.id,
@@ -330,10 +330,10 @@ pub fn arrange(said: &BTreeMap<Vec<u8>, Said>, head: Option<Said>, hidden: &Hidd
             refs.symrefs.push(target.to_vec());
             u32::try_from(refs.symrefs.len() - 1).unwrap_or(NONE)
         });
-        refs.refs.push(Entry { name_start, name_size, id, peeled, symref, hidden: hidden.hides(name) });
+        refs.entries.push(Entry { name_start, name_size, id, peeled, symref, hidden: hidden.hides(name) });
     }
     refs.names.shrink_to_fit();
-    refs.refs.shrink_to_fit();
+    refs.entries.shrink_to_fit();
     refs
 }
 

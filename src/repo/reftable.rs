@@ -18,15 +18,14 @@ use crate::{
     repo::Absent,
 };
 
+/// What each ref says.
+pub type Names = BTreeMap<Vec<u8>, Said>;
+
 /// Reads the stack of a repository: its refs, and what HEAD says. What is read is stamped.
 ///
 /// # Errors
 /// A table is damaged, or tables keep vanishing.
-pub fn read(
-    layout: &Layout,
-    kind: Kind,
-    stamps: &mut Stamps,
-) -> Result<(BTreeMap<Vec<u8>, Said>, Option<Said>), Absent> {
+pub fn read(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<(Names, Option<Said>), Absent> {
     let folder = layout.common_dir.join("reftable");
     for _ in 0..TRIES {
         let mut tried = stamps.clone();
@@ -47,7 +46,7 @@ pub fn read(
 }
 
 /// `None` when a table of the list is gone.
-fn read_stack(folder: &Path, kind: Kind, stamps: &mut Stamps) -> Result<Option<BTreeMap<Vec<u8>, Said>>, Absent> {
+fn read_stack(folder: &Path, kind: Kind, stamps: &mut Stamps) -> Result<Option<Names>, Absent> {
     let list = folder.join("tables.list");
     stamps.watch(&list);
     let names = read_small(&list).unwrap_or_default();
@@ -100,7 +99,7 @@ impl<'a> Table<'a> {
     }
 
     /// Adds what the table says; deletions take away.
-    fn read_into(&self, refs: &mut BTreeMap<Vec<u8>, Said>) -> Option<()> {
+    fn read_into(&self, refs: &mut Names) -> Option<()> {
         let mut start = 0;
         loop {
             let at = if start == 0 { self.header_size } else { start };
@@ -117,7 +116,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn read_block(&self, mut at: usize, end: usize, refs: &mut BTreeMap<Vec<u8>, Said>) -> Option<()> {
+    fn read_block(&self, mut at: usize, end: usize, refs: &mut Names) -> Option<()> {
         let restarts = self.bytes.get(end.checked_sub(2)?..end)?;
         let restarts = usize::from(u16::from_be_bytes(restarts.try_into().ok()?));
         let records_end = end.checked_sub(2 + 3 * restarts)?;
@@ -135,31 +134,36 @@ impl<'a> Table<'a> {
             varint(bytes, &mut at)?;
             let said = self.read_value(value_type, bytes, &mut at)?;
             match said {
-                Some(said) => refs.insert(name.clone(), said),
-                None => refs.remove(&name),
+                Value::Said(said) => refs.insert(name.clone(), said),
+                Value::Deleted => refs.remove(&name),
             };
         }
         Some(())
     }
 
-    /// `Some(None)` is a deletion.
-    fn read_value(&self, value_type: u64, bytes: &[u8], at: &mut usize) -> Option<Option<Said>> {
+    fn read_value(&self, value_type: u64, bytes: &[u8], at: &mut usize) -> Option<Value> {
         let mut id = || ObjectId::try_from(take(bytes, at, self.kind.len_in_bytes())?).ok();
         match value_type {
-            0 => Some(None),
+            0 => Some(Value::Deleted),
             // A reftable says of every tag what it finally names, so what has no such value is no tag.
-            1 => Some(Some(Said::Object(id()?, Peeled::NoTag))),
+            1 => Some(Value::Said(Said::Object(id()?, Peeled::NoTag))),
             2 => {
                 let tag = id()?;
-                Some(Some(Said::Object(tag, Peeled::To(id()?))))
+                Some(Value::Said(Said::Object(tag, Peeled::To(id()?))))
             }
             3 => {
                 let size = usize::try_from(varint(bytes, at)?).ok()?;
-                Some(Some(Said::Symbolic(take(bytes, at, size)?.to_vec())))
+                Some(Value::Said(Said::Symbolic(take(bytes, at, size)?.to_vec())))
             }
             _ => None,
         }
     }
+}
+
+/// The value of one record.
+enum Value {
+    Said(Said),
+    Deleted,
 }
 
 fn take<'a>(bytes: &'a [u8], at: &mut usize, size: usize) -> Option<&'a [u8]> {
@@ -197,7 +201,7 @@ const TRIES: usize = 10;
 mod tests {
     use super::*;
     use crate::repo::catalogue::tests::{commit, git};
-    use std::fs;
+    use std::{fmt::Write, fs};
 
     fn repository(kind: &str) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
         let folder = tempfile::tempdir().unwrap();
@@ -223,7 +227,7 @@ mod tests {
             let id = commit(&path, "a");
             let mut batch = String::new();
             for number in 0..700 {
-                batch.push_str(&format!("create refs/heads/some/branch-{number} {id}\n"));
+                writeln!(batch, "create refs/heads/some/branch-{number} {id}").unwrap();
             }
             fs::write(path.join("batch"), &batch).unwrap();
             git(&path, &["update-ref", "--stdin", "--create-reflog", "<batch"]);

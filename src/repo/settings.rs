@@ -228,7 +228,7 @@ fn blob_packfile_uri(text: &[u8]) -> Option<BlobPackfileUri> {
 
 /// What a repository's format demands of its readers.
 struct Format {
-    version: i64,
+    number: i64,
     kind: Kind,
     reftable: bool,
     /// Extensions that only version 1 has, and those nobody here knows.
@@ -238,17 +238,17 @@ struct Format {
 
 impl Default for Format {
     fn default() -> Self {
-        Self { version: 0, kind: Kind::Sha1, reftable: false, later: Vec::new(), unknown: Vec::new() }
+        Self { number: 0, kind: Kind::Sha1, reftable: false, later: Vec::new(), unknown: Vec::new() }
     }
 }
 
 impl Format {
     fn apply(&mut self, value: &Value) -> Result<(), Absent> {
         match (value.section.as_str(), value.key.as_str()) {
-            ("core", "repositoryformatversion") => self.version = value.number()?,
+            ("core", "repositoryformatversion") => self.number = value.number()?,
             ("extensions", "noop" | "preciousobjects" | "partialclone" | "worktreeconfig") => {}
             ("extensions", "noop-v1" | "compatobjectformat" | "relativeworktrees") => {
-                self.later.push(value.key.clone())
+                self.later.push(value.key.clone());
             }
             ("extensions", "objectformat") => {
                 self.later.push(value.key.clone());
@@ -274,10 +274,10 @@ impl Format {
 
     fn check(&self) -> Result<(), Absent> {
         let refuse = |text: String| Err(Absent::Unsupported(text));
-        if !(0..=1).contains(&self.version) {
-            return refuse(format!("core.repositoryFormatVersion {} is newer than this server", self.version));
+        if !(0..=1).contains(&self.number) {
+            return refuse(format!("core.repositoryFormatVersion {} is newer than this server", self.number));
         }
-        match (self.version, self.later.first(), self.unknown.first()) {
+        match (self.number, self.later.first(), self.unknown.first()) {
             (0, Some(key), _) => refuse(format!("extensions.{key} needs core.repositoryFormatVersion 1")),
             (1, _, Some(key)) => refuse(format!("extensions.{key} is not known to this server")),
             _ => Ok(()),

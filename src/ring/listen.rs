@@ -40,7 +40,7 @@ impl Listener {
         let listener = self.0.try_clone()?;
         Ok(match io {
             Io::Uring => LoopListener::Uring(listener),
-            Io::Epoll => LoopListener::Epoll(AsyncFd::new(listener)?),
+            Io::Epoll => LoopListener::Epoll(op::watch(listener)?),
         })
     }
 }

@@ -91,7 +91,7 @@ impl Setup {
             io,
             knobs: Knobs::default(),
             drain: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_mins(2),
             connections_max: usize::MAX,
         }
     }

@@ -4,9 +4,15 @@
 //! operation's entry points to is owned by the `memory` it is run with, behind a box that is not touched meanwhile.
 //! Source: io_uring_enter(2). Kernel 5.19 for cancelling by descriptor.
 
-use std::{future::Future, io, marker::PhantomData, os::fd::RawFd};
+use std::{
+    future::Future,
+    io,
+    marker::PhantomData,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+};
 
 use io_uring::{cqueue, opcode, squeue, types};
+use tokio::io::unix::AsyncFd;
 use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 
 /// Submits `entry` and waits for its completion; `memory` is kept until then, even if the future is dropped.
@@ -25,6 +31,19 @@ impl<M> OneshotOutputTransform for GiveBack<M> {
         (if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }, memory)
     }
 }
+
+/// Registers an owned descriptor with the epoll of the calling thread's runtime.
+#[expect(unsafe_code, reason = "the safe constructor is deprecated for descriptors that may be closed by others")]
+pub fn watch<T: OwnsFd>(fd: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: only types that own their descriptor are OwnsFd, and AsyncFd owns the value until it is dropped, which
+    // deregisters it first; nobody can close the descriptor before.
+    Ok(unsafe { AsyncFd::register(fd) }?)
+}
+
+/// Types that own the descriptor they tell, alone.
+pub trait OwnsFd: AsRawFd {}
+impl OwnsFd for OwnedFd {}
+impl OwnsFd for std::net::TcpListener {}
 
 /// Takes a connection off a listening socket; no address is asked for, so nothing is pointed to.
 pub fn accept(listener: RawFd) -> squeue::Entry {

@@ -58,7 +58,7 @@ impl Knobs {
             match key {
                 "entries" => {
                     knobs.entries =
-                        Some(number()?).filter(|n| (8..=32_768).contains(n)).ok_or("entries takes 8 to 32768")?
+                        Some(number()?).filter(|n| (8..=32_768).contains(n)).ok_or("entries takes 8 to 32768")?;
                 }
                 "single-issuer" => knobs.single_issuer = switch()?,
                 "coop-taskrun" => knobs.coop_taskrun = switch()?,

@@ -53,7 +53,7 @@ impl Socket {
         let place = ledger.enter(fd.as_raw_fd());
         let entered = match ledger.io() {
             Io::Uring => Ok(Fd::Uring(fd)),
-            Io::Epoll => AsyncFd::new(fd).map(Fd::Epoll),
+            Io::Epoll => op::watch(fd).map(Fd::Epoll),
         };
         match entered {
             Ok(fd) => Ok(Self { fd, place, ledger: Rc::clone(ledger) }),
