@@ -47,7 +47,11 @@ fn run(flags: &Serve) -> io::Result<()> {
         ..Setup::new(listeners, placement.loops, io)
     };
     announce(&catalogue, &addresses, io, &placement, &budget)?;
-    ring::run(&setup, |_number| {
+    ring::run(&setup, |number| {
+        if number == 0 {
+            let (catalogue, shelf) = (Arc::clone(&catalogue), Arc::clone(&rules.shelf));
+            tokio::task::spawn_local(serve::sweep_for_ever(catalogue, shelf));
+        }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));
         move |socket, peer| serve::serve(socket, peer, Rc::clone(&rules), Arc::clone(&catalogue))
     })

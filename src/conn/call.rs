@@ -4,7 +4,7 @@
 //! ([`super::refs`], [`super::fetch`]). Invariant: every request gets exactly one answer and leaves exactly one record.
 //! Source: gitprotocol-http(5); git-http-backend(1). Read first: `tests/wire.rs`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     cutter::{Cutter, Framing},
@@ -36,13 +36,15 @@ pub struct Call<'a> {
     pub record: Record,
     /// Whether the connection can be used again.
     pub keep: bool,
+    /// When the request had been read.
+    pub started: Duration,
 }
 
 impl<'a> Call<'a> {
     /// A request to be answered.
     pub fn new(desk: &'a Desk, rules: &'a Rules, head: Head, body: Vec<u8>) -> Self {
         let keep = head.keep_alive;
-        Self { desk, rules, head, body, record: Record::default(), keep }
+        Self { desk, rules, head, body, record: Record::default(), keep, started: desk.now() }
     }
 
     /// Asks for the repository at `path`, or answers why there is none.
@@ -161,10 +163,10 @@ impl<'a> Call<'a> {
 
 /// Makes the answer. Returns whether the connection can be used again.
 pub async fn answer(mut call: Call<'_>) -> bool {
-    let (started, before) = (call.desk.now(), call.desk.sent());
+    let before = call.desk.sent();
     dispatch(&mut call).await;
     let mut record = std::mem::take(&mut call.record);
-    record.took = call.desk.now().saturating_sub(started);
+    record.took = call.desk.now().saturating_sub(call.started);
     record.bytes = call.desk.sent() - before;
     call.desk.note(record);
     call.keep

@@ -178,7 +178,7 @@ async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: &Fetch, agreed: A
                 if late {
                     push_packfile(&mut cutter, asked, &made.elsewhere);
                 }
-                call.record.planned_after = Some(call.desk.now());
+                call.record.planned_after = Some(call.desk.now().saturating_sub(call.started));
                 break packing::stream(call, &mut work, &mut cutter, &made, manner).await;
             }
             // A repack under the request: what was told so far stays true, for it names only commits.

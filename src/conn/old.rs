@@ -114,7 +114,7 @@ async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: &OldFetch, text: 
             Err(fault) => Err(fault),
         };
     }
-    call.record.planned_after = Some(call.desk.now());
+    call.record.planned_after = Some(call.desk.now().saturating_sub(call.started));
     let outcome = match made {
         Ok(made) => packing::stream(call, &mut work, &mut cutter, &made, manner).await,
         Err(fault) => Err(fault),

@@ -17,11 +17,13 @@ use super::{
     vet::{self, Peel},
 };
 use crate::{
+    oid::Kind,
     pack::{
-        self, Dialect, ObjectType, Plan, Question, Selection,
+        self, Checksum, Dialect, ObjectType, Plan, Question, Selection,
         deflate::SlicedDeflater,
         entry,
         plan::{Counts, Large},
+        shelf::{Found, PlanKey},
     },
     proto::{
         Fetch,
@@ -53,7 +55,7 @@ pub struct Made {
     pub elsewhere: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Selects and plans, giving signs of life.
+/// Finds the plan for a question, or makes it, giving signs of life meanwhile.
 ///
 /// # Errors
 /// The store is damaged, or was replaced under the request.
@@ -65,29 +67,97 @@ pub async fn make(
     fetch: &Fetch,
     manner: Manner,
 ) -> Result<Made, Fault> {
+    let mut signs = Signs {
+        manner,
+        keep_alive: work.snapshot.settings.keep_alive,
+        started: call.desk.now(),
+        told: call.desk.now(),
+    };
+    // What may be fetched elsewhere is told with the plan and not kept with it.
+    let shared = fetch.uri_protocols.is_empty();
+    let key = shared.then(|| key_of(work, question, fetch));
+    let promise = loop {
+        let Some(key) = key else { break None };
+        match call.rules.shelf.find(key) {
+            Found::Ready(plan) => {
+                call.record.way = Some("kept plan");
+                return Ok(Made { plan, elsewhere: Vec::new() });
+            }
+            Found::Yours(promise) => break Some(promise),
+            Found::InTheMaking => {
+                signs.give(call, cutter, None).await?;
+                call.desk.pause(LOOK_AGAIN).await;
+            }
+        }
+    };
+    call.record.way = Some("walk");
     let (pace, snapshot) = (work.pace.clone(), Arc::clone(&work.snapshot));
     let mut making = pin!(choose_and_plan(work, question, fetch));
-    let started = call.desk.now();
-    let mut told = started;
     loop {
         if let Some(made) = call.desk.slice(&pace, &snapshot, making.as_mut()).await {
-            return made;
+            let made = made?;
+            if let Some(promise) = promise {
+                promise.keep(&made.plan);
+            }
+            return Ok(made);
         }
+        signs.give(call, cutter, Some(pace.counted())).await?;
+        call.desk.breathe().await;
+    }
+}
+
+/// Signs of life while a plan is made: for a person how far it is, for a proxy an empty band.
+struct Signs {
+    manner: Manner,
+    keep_alive: Option<Duration>,
+    started: Duration,
+    told: Duration,
+}
+
+impl Signs {
+    async fn give(&mut self, call: &mut Call<'_>, cutter: &mut Cutter, counted: Option<u64>) -> Result<(), Fault> {
         let now = call.desk.now();
-        let quiet = now.saturating_sub(call.desk.last_sent().max(started));
-        if manner.progress && now.saturating_sub(told) >= PROGRESS_EVERY {
-            told = now;
-            say(cutter, manner.sideband, &format!("Enumerating objects: {}\r", pace.counted()));
-            call.flush(cutter).await?;
-        } else if manner.sideband != Sideband::None && snapshot.settings.keep_alive.is_some_and(|limit| quiet >= limit)
+        let quiet = now.saturating_sub(call.desk.last_sent().max(self.started));
+        if let Some(counted) =
+            counted.filter(|_| self.manner.progress && now.saturating_sub(self.told) >= PROGRESS_EVERY)
         {
+            self.told = now;
+            say(cutter, self.manner.sideband, &format!("Enumerating objects: {counted}\r"));
+            call.flush(cutter).await?;
+        } else if self.manner.sideband != Sideband::None && self.keep_alive.is_some_and(|limit| quiet >= limit) {
             let mut alive = Vec::new();
             pkt::band_head(&mut alive, Band::Pack, 0);
             cutter.push_text(&alive);
             call.flush(cutter).await?;
         }
-        call.desk.breathe().await;
+        Ok(())
     }
+}
+
+/// Everything the bytes of an answer depend on, as one hash. Who asks, in which order and how often is left out.
+fn key_of(work: &Work, question: &Question, fetch: &Fetch) -> PlanKey {
+    let mut sum = Checksum::new(Kind::Sha256);
+    sum.update(work.objects.store().identity());
+    let mut cut: Vec<u32> = question.cut.iter().copied().collect();
+    for positions in [&mut question.wants.clone(), &mut question.haves.clone(), &mut cut] {
+        positions.sort_unstable();
+        positions.dedup();
+        sum.update(&(positions.len() as u64).to_be_bytes());
+        for position in positions.iter() {
+            // A loose object has another position for each request; its id has not.
+            match work.objects.id(*position) {
+                Ok(id) if work.objects.is_loose(*position) => sum.update(id.as_bytes()),
+                _ => sum.update(&position.to_be_bytes()),
+            }
+        }
+    }
+    let filter = format!("{:?}{:?}", question.omit, fetch.filter);
+    sum.update(&(filter.len() as u64).to_be_bytes());
+    sum.update(filter.as_bytes());
+    let tags = if fetch.include_tag { work.snapshot.number + 1 } else { 0 };
+    sum.update(&tags.to_be_bytes());
+    sum.update(&[u8::from(question.edges_in_full), u8::from(fetch.ofs_delta), u8::from(fetch.thin_pack)]);
+    sum.finish().as_bytes().try_into().unwrap_or_default()
 }
 
 async fn choose_and_plan(work: &mut Work, question: &Question, fetch: &Fetch) -> Result<Made, Fault> {
@@ -187,7 +257,10 @@ async fn stream_large(call: &mut Call<'_>, work: &mut Work, cutter: &mut Cutter,
     cutter.push_pack(&out);
     let mut deflater = SlicedDeflater::new();
     let mut size = 0u64;
-    if work.objects.is_loose(large.position) {
+    let (pace, snapshot) = (work.pace.clone(), Arc::clone(&work.snapshot));
+    // The plan may come from another request, to which loose objects had other positions.
+    let position = call.desk.finish(&pace, &snapshot, work.objects.demand(&large.id)).await?;
+    if work.objects.is_loose(position) {
         let mut need = Need::Large { snapshot: Arc::clone(&work.snapshot), id: large.id };
         loop {
             let part = call.desk.part(need).await.ok_or(pack::Fault::BrokenLoose { id: large.id })?;
@@ -199,8 +272,7 @@ async fn stream_large(call: &mut Call<'_>, work: &mut Work, cutter: &mut Cutter,
             need = Need::Part(part.stream);
         }
     } else {
-        let (pace, snapshot) = (work.pace.clone(), Arc::clone(&work.snapshot));
-        let object = call.desk.finish(&pace, &snapshot, work.objects.read(large.position)).await?;
+        let object = call.desk.finish(&pace, &snapshot, work.objects.read(position)).await?;
         size = object.bytes.len() as u64;
         for part in object.bytes.chunks(PART) {
             deflate_part(call, cutter, &mut deflater, part, false).await?;
@@ -264,6 +336,8 @@ fn total_line(counts: &Counts) -> String {
 
 /// How often a person is told how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// How often one looks whether somebody else's plan is ready.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Bytes of a large object deflated between two looks at the others.
 const PART: usize = 64 * 1024;
 /// Units of looking at one tag.

@@ -102,8 +102,6 @@ impl Piece {
 /// An object too large to be deflated in one go; streamed behind the last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Large {
-    /// Its position in the snapshot's objects.
-    pub position: u32,
     /// Its id.
     pub id: ObjectId,
     /// Its type.
@@ -146,6 +144,11 @@ impl Plan {
     /// Bytes of all pieces.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// The packs its extents lie in.
+    pub fn packs(&self) -> &[Arc<Pack>] {
+        &self.packs
     }
 
     /// Objects to be streamed behind the pieces.
@@ -406,7 +409,7 @@ impl Draft {
         let size = objects.size(position)?;
         if size > limits::OBJECT_INLINE_MAX {
             let (id, object) = (objects.id(position)?, objects.type_of(position)?);
-            self.plan.tail.push(Large { position, id, object, size });
+            self.plan.tail.push(Large { id, object, size });
             return Ok(());
         }
         let object = objects.read(position).await?;

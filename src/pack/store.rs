@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::packfile::Pack;
+use super::{checksum::Checksum, packfile::Pack};
 use crate::oid::{Kind, ObjectId, oid};
 
 /// Packs of one repository (its own first, then those of its alternates).
@@ -16,6 +16,7 @@ pub struct Store {
     packs: Vec<Arc<Pack>>,
     /// `starts[i]` is the first position of pack `i`; one more at the end holds the total.
     starts: Vec<u32>,
+    identity: [u8; 32],
 }
 
 /// More objects than positions.
@@ -36,7 +37,17 @@ impl Store {
             total = total.checked_add(pack.count()).ok_or(TooManyObjects)?;
             starts.push(total);
         }
-        Ok(Self { kind, packs, starts })
+        let mut sum = Checksum::new(Kind::Sha256);
+        for pack in &packs {
+            sum.update(pack.trailer().as_bytes());
+        }
+        let identity = sum.finish().as_bytes().try_into().unwrap_or_default();
+        Ok(Self { kind, packs, starts, identity })
+    }
+
+    /// The same for stores with the same packs in the same order, in which positions mean the same.
+    pub fn identity(&self) -> &[u8; 32] {
+        &self.identity
     }
 
     /// The hash function of all ids.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Absent, layout::Layout, packs::OpenPacks, settings::Defaults, snapshot::Snapshot};
-use crate::limits;
+use crate::{limits, pack::Pack};
 
 /// Which repositories below ROOT are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,6 +137,20 @@ impl Catalogue {
             let is_inside = |folder: &Path| folder.canonicalize().is_ok_and(|real| real.starts_with(&self.root));
             (is_inside(&layout.git_dir) && is_inside(&layout.common_dir)).then_some(layout)
         })
+    }
+
+    /// Paths of all packs that are open, to be given to [`Self::forget_gone`] one after the other.
+    pub fn open_packs(&self) -> Vec<PathBuf> {
+        self.packs.paths()
+    }
+
+    /// Lets go of a pack whose file was deleted or replaced: the snapshots that hold it are forgotten. Returns the pack, so
+    /// that plans over it can be dropped as well.
+    pub fn forget_gone(&self, path: &Path) -> Option<Arc<Pack>> {
+        let pack = self.packs.forget_gone(path)?;
+        let holds = |snapshot: &Snapshot| snapshot.store.packs().iter().any(|held| Arc::ptr_eq(held, &pack));
+        self.lock().snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
+        Some(pack)
     }
 
     /// Names of all repositories below ROOT, sorted, by descending into folders that are none.
@@ -357,5 +371,23 @@ pub(crate) mod tests {
         assert_eq!(collected.refs.find(b"refs/heads/main").unwrap().id.to_string(), id);
         assert_ne!(collected.store.packs()[0].name(), packed.store.packs()[0].name());
         assert_eq!(packed.store.packs()[0].count(), 2, "mapped packs outlive their files");
+    }
+
+    #[test]
+    fn packs_that_left_their_repository_are_let_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        let path = root.join("a.git");
+        git(&path, &["update-ref", "refs/heads/main", &commit(&path, "x")]);
+        git(&path, &["repack", "-adq"]);
+        let found = catalogue(root, Export::All);
+        let held = Arc::downgrade(&found.snapshot(b"/a", false).unwrap().store.packs()[0]);
+        let sweep = || found.open_packs().iter().filter(|path| found.forget_gone(path).is_some()).count();
+        assert_eq!(sweep(), 0);
+        git(&path, &["update-ref", "refs/heads/main", &commit(&path, "y")]);
+        git(&path, &["gc", "-q", "--prune=now"]);
+        assert_eq!(sweep(), 1);
+        assert!(held.upgrade().is_none(), "nobody streams it, nobody holds it");
     }
 }

@@ -57,7 +57,7 @@ impl OpenPacks {
         if !data_stamp.is_there() || !index_stamp.is_there() {
             return Ok(None);
         }
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.lock();
         if let Some(known) = open.get(index).filter(|known| known.data == data_stamp && known.index == index_stamp) {
             match &known.pack {
                 None => return Ok(None),
@@ -86,6 +86,28 @@ impl OpenPacks {
         open.retain(|_, known| known.pack.as_ref().is_none_or(|pack| pack.strong_count() > 0));
         open.insert(index.to_owned(), Known { data: data_stamp, index: index_stamp, pack: weak });
         Ok(pack)
+    }
+}
+
+impl OpenPacks {
+    /// Paths of the indexes of all packs that are open.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Forgets the pack with that index if its file is gone or another, and returns it if somebody still holds it.
+    pub fn forget_gone(&self, index: &Path) -> Option<Arc<Pack>> {
+        let stamp = Stamp::of(&index.with_extension("pack"));
+        let mut open = self.lock();
+        if open.get(index).is_none_or(|known| known.data == stamp) {
+            return None;
+        }
+        open.remove(index).and_then(|known| known.pack).and_then(|pack| pack.upgrade())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Known>> {
+        // A map of weak references is sound whatever happened to who held it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,10 @@
 use std::{
     any::Any,
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::{
@@ -30,6 +33,8 @@ use crate::{
 pub struct Snapshot {
     /// Path below ROOT, for the log.
     pub name: String,
+    /// No two snapshots of a server have the same.
+    pub number: u64,
     /// Kind of all ids.
     pub kind: Kind,
     /// Its refs.
@@ -46,6 +51,8 @@ pub struct Snapshot {
     folders: Vec<PathBuf>,
     stamps: Stamps,
 }
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -84,6 +91,7 @@ impl Snapshot {
         let store = Store::new(kind, packs).map_err(|error| Absent::Broken(error.to_string()))?;
         Ok(Self {
             name: name.to_owned(),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             kind,
             refs,
             settings,
