@@ -139,5 +139,9 @@ fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Vec<ObjectI
     let path = layout.common_dir.join("shallow");
     stamps.watch(&path);
     let text = read_small(&path).unwrap_or_default();
-    text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect()
+    let mut ids: Vec<_> =
+        text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect();
+    // Stock git tells them in this order, whatever the file's.
+    ids.sort_unstable();
+    ids
 }

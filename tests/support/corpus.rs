@@ -68,7 +68,7 @@ pub fn make(folder: &Path, name: &str, size: Size) -> std::path::PathBuf {
     let stream = history(size, 0x9e37_79b9_7f4a_7c15);
     let imported = git_with(&repository, &["fast-import", "--quiet", "--date-format=raw"], &stream);
     assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
-    git(&repository, &["repack", "-adq", "--threads=1"]);
+    git(&repository, &["-c", "repack.writeBitmaps=false", "repack", "-adq", "--threads=1"]);
     git(&repository, &["pack-refs", "--all"]);
     add_refs(&repository, size.refs);
     repository
