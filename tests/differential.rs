@@ -118,14 +118,7 @@ fn world() -> World {
     let root = folder.path().to_owned();
     let main = corpus::make(&root, "main.git", corpus::SMALL);
     let id = |revision: &str| git(&main, &["rev-parse", revision]).trim().to_owned();
-    git(
-        &main,
-        &[
-            "update-ref",
-            "refs/hidden/h",
-            &git(&main, &["commit-tree", "-m", "hidden", "main^{tree}"]).trim().to_owned(),
-        ],
-    );
+    git(&main, &["update-ref", "refs/hidden/h", git(&main, &["commit-tree", "-m", "hidden", "main^{tree}"]).trim()]);
     git(&main, &["tag", "-a", "-m", "tag of tag", "vv5", "v5"]);
     git(&main, &["tag", "-a", "-m", "tag of blob", "tblob", "main:file-0.txt"]);
     git(&main, &["tag", "ttree", "main^{tree}"]);

@@ -6,13 +6,19 @@
 
 mod record;
 
-use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    io::IoSlice,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     conn::{self, Counter, LargePart, Need, Rules, Step},
     pack::shelf::Shelf,
     repo::Catalogue,
-    ring::{self, Gone, Read, Socket},
+    ring::{self, Arrival, Socket},
 };
 
 /// A frame as the ring knows it.
@@ -22,35 +28,45 @@ impl ring::Frame for Wire {
     fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
         self.0.slices(out);
     }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
 }
 
 /// Serves one connection to its end.
 pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catalogue: Arc<Catalogue>) {
     let mut counter = conn::visit(rules);
+    let start = Instant::now();
     loop {
-        let step = counter.poll(socket.now());
+        let step = counter.poll(start.elapsed());
         for record in counter.take_records() {
             record::log(&record, peer);
         }
         match step {
             Step::Close => return,
             Step::Slice => {
-                ring::give_way(socket.io()).await;
+                ring::pause().await;
                 counter.handle_turn();
             }
             Step::Read { until, idle } => {
-                let mut input = Vec::new();
-                match socket.read(&mut input, until, idle).await {
-                    Read::Bytes => counter.handle_bytes(&input),
-                    Read::End => counter.handle_end(),
-                    Read::Deadline => counter.handle_deadline(),
+                let (mut input, deadline) = (Vec::new(), Some(start + until));
+                let arrival = if idle {
+                    socket.idle(&mut input, deadline).await
+                } else {
+                    socket.read(&mut input, deadline).await
+                };
+                match arrival {
+                    Ok(Arrival::Bytes(_)) => counter.handle_bytes(&input),
+                    Ok(Arrival::Deadline) => counter.handle_deadline(),
+                    Ok(Arrival::End) | Err(_) => counter.handle_end(),
                 }
             }
             Step::Send(frame) => match socket.send(Box::new(Wire(frame))).await {
-                Ok(()) => counter.handle_sent(),
-                Err(Gone::Torn(written, frame)) => counter.handle_torn(frame.0, written),
-                Err(Gone::Peer) => {
-                    tracing::debug!(%peer, "the client left before the end of its answer");
+                (Ok(()), _) => counter.handle_sent(),
+                (Err(broken), frame) if broken.is_torn() => counter.handle_torn(frame.0, broken.written),
+                (Err(broken), _) => {
+                    tracing::debug!(%peer, "the client left before the end of its answer: {broken}");
                     return;
                 }
             },

@@ -147,7 +147,7 @@ fn change(
         return;
     }
     let names: Vec<String> = files.keys().cloned().collect();
-    for _ in 0..1 + dice.below(3) {
+    for _ in 0..=dice.below(3) {
         let name = &names[dice.below(names.len())];
         let Some(content) = files.get(name) else { continue };
         let mut content = content.clone();
@@ -161,7 +161,7 @@ fn change(
             files.insert(name.clone(), content);
         }
     }
-    if on_main && number % 40 == 0 {
+    if on_main && number.is_multiple_of(40) {
         let name = &names[dice.below(names.len())];
         if let Some(content) = files.remove(name) {
             let renamed = format!("moved-{number}/{name}");
