@@ -27,6 +27,11 @@ pub mod store;
 pub mod tree;
 pub mod walk;
 
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
 pub use self::{
     checksum::Checksum,
     entry::ObjectType,
