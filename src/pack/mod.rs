@@ -10,12 +10,14 @@ pub mod deflate;
 pub mod delta;
 pub mod depth;
 pub mod entry;
+pub mod ewah;
 pub mod fault;
 pub mod filter;
 pub mod line;
 pub mod map;
 pub mod marks;
 pub mod objects;
+pub mod order;
 pub mod pace;
 pub mod packfile;
 pub mod plan;
@@ -39,6 +41,7 @@ pub use self::{
     filter::Omit,
     map::Mapping,
     objects::Objects,
+    order::OrderError,
     pace::{Ask, Loose, Pace},
     packfile::{Pack, PackError},
     plan::{Dialect, Plan, plan},
