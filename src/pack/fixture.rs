@@ -98,10 +98,6 @@ impl Repository {
         output.stdout
     }
 
-    pub fn id(&self, revision: &str) -> ObjectId {
-        from_hex(self.kind, self.git(&["rev-parse", revision]).as_bytes()).unwrap()
-    }
-
     pub fn ids(&self, arguments: &[&str]) -> Vec<ObjectId> {
         self.parse_ids(&self.git(arguments))
     }

@@ -5,6 +5,7 @@
 //! trusted before it was bounded; nothing is sent that the selection does not hold.
 //! Read first: `planned_packs_hold_exactly_the_selection`.
 
+pub mod bitmap;
 pub mod checksum;
 pub mod deflate;
 pub mod delta;
