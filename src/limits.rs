@@ -74,5 +74,11 @@ pub const SNAPSHOTS_MAX: usize = 10_000;
 /// Mappings held by remembered snapshots: half of what `vm.max_map_count` allows by default (65 530).
 pub const MAPPINGS_MAX: usize = 32_000;
 
+/// How far back a stored bitmap may lie that another is an exclusive-or against: gitformat-bitmap(5) sets 160.
+pub const BITMAP_XOR_MAX: u32 = 160;
+
+/// Bytes of resolved bitmaps one selection remembers. A repository of 230 000 objects needs 29 KB for each.
+pub const BITMAPS_HELD_MAX: usize = 16 * 1024 * 1024;
+
 const _: () = assert!(WINDOW_MIN <= WINDOW_DEFAULT && WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(OBJECT_INLINE_MAX <= OBJECT_SIZE_MAX);

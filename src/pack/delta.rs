@@ -1,28 +1,39 @@
-//! Deltas: instructions against a base become the object they describe; two deltas in a row become one.
+//! Delta instructions: a base and a delta become an object; two deltas become one that skips the object between them.
 //!
-//! Inflates nothing. Invariants: a delta makes exactly as many bytes as it says, or is refused; nothing is allocated from a
-//! size before that was bounded; a copy never leaves its base.
-//! Source: gitformat-pack(5), "Deltified representation". Read first: `a_composed_delta_makes_what_both_make`.
+//! Inflates nothing and looks no base up. Refuses a delta that yields more or fewer bytes than it says, that copies from
+//! outside its base, or that uses the reserved instruction. Invariant: memory is taken only for a result within the
+//! caller's limit, and for a large one only after its instructions were seen to fill it.
+//! Source: gitformat-pack(5), "Deltified representation".
+//! Read first: `a_delta_that_yields_more_than_it_says_is_refused`.
 
 use super::pace::Pace;
 
-/// Why bytes are no delta for a base.
+/// Why bytes are no delta for a base. Offsets are counted in the inflated delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// The bytes end inside an instruction or a size.
+    /// The delta ends inside its sizes or inside an instruction.
     #[error("its instructions are cut short")]
     Truncated,
-    /// A size that needs more than 64 bits.
+    /// A size needs more than 64 bits.
     #[error("a size needs more than 64 bits")]
     Overflow,
-    /// It was made against a base of another size.
+    /// Instruction 0, which is reserved.
+    #[error("it holds the reserved instruction")]
+    Reserved,
+    /// The delta was made for a base of another size.
     #[error("it was made for a base of {claimed} bytes, not of {found}")]
     BaseSize {
-        /// As the delta says.
+        /// Bytes the delta says its base has.
         claimed: u64,
-        /// The base at hand.
+        /// Bytes the base has.
         found: u64,
     },
+    /// A copy from outside the base.
+    #[error("it copies from outside its base")]
+    OutsideBase,
+    /// The instructions yield more or fewer bytes than the delta says.
+    #[error("it makes another number of bytes than the {0} it says")]
+    ResultSize(u64),
     /// It would make more than may be held.
     #[error("it makes {size} bytes where {limit} are allowed")]
     TooLarge {
@@ -31,67 +42,36 @@ pub enum DeltaError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// It makes another number of bytes than it says.
-    #[error("it makes another number of bytes than the {0} it says")]
-    ResultSize(u64),
-    /// A copy from outside the base.
-    #[error("it copies from outside its base")]
-    OutsideBase,
-    /// Instruction 0, which is reserved.
-    #[error("it holds the reserved instruction")]
-    Reserved,
 }
 
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction<'a> {
-    /// Bytes of the base.
+    /// Takes bytes of the base.
     Copy {
-        /// Offset into the base.
-        from: u64,
-        /// How many.
-        size: u64,
+        /// First byte, in the base.
+        offset: u32,
+        /// How many, `1..=0xff_ffff`.
+        size: u32,
     },
-    /// Bytes of the delta itself, at most 127.
+    /// Takes these bytes, 1 to 127 of them.
     Insert(&'a [u8]),
 }
 
-/// Sizes of base and result at the front of a delta, and how many bytes they take.
-///
-/// # Errors
-/// The bytes are no sizes.
-pub fn sizes(delta: &[u8]) -> Result<(u64, u64, usize), DeltaError> {
-    let mut at = 0;
-    let base = varint(delta, &mut at)?;
-    let result = varint(delta, &mut at)?;
-    Ok((base, result, at))
-}
-
-fn varint(bytes: &[u8], at: &mut usize) -> Result<u64, DeltaError> {
-    let (mut value, mut shift) = (0u64, 0u32);
-    loop {
-        let byte = *bytes.get(*at).ok_or(DeltaError::Truncated)?;
-        *at += 1;
-        let bits = u64::from(byte & 0x7f);
-        if bits != 0 {
-            // checked_shl looks at the shift, not at the bits that fall off.
-            if shift >= 64 || bits << shift >> shift != bits {
-                return Err(DeltaError::Overflow);
-            }
-            value |= bits << shift;
+impl Instruction<'_> {
+    /// Bytes the instruction yields.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Copy { size, .. } => u64::from(*size),
+            Self::Insert(bytes) => bytes.len() as u64,
         }
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-        shift = shift.saturating_add(7);
     }
 }
 
-/// The instructions of a delta, in order. Ends after the first error.
+/// Instructions in order; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Instructions<'a> {
-    delta: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
 }
 
 impl<'a> Instructions<'a> {
@@ -100,140 +80,174 @@ impl<'a> Instructions<'a> {
     /// # Errors
     /// There are no sizes.
     pub fn of(delta: &'a [u8]) -> Result<Self, DeltaError> {
-        let (_, _, at) = sizes(delta)?;
-        Ok(Self { delta, at })
+        let (_, _, used) = sizes(delta)?;
+        Ok(Self { rest: delta.get(used..).unwrap_or_default() })
     }
 
-    fn parse(&mut self, first: u8) -> Result<Instruction<'a>, DeltaError> {
-        let rest = self.delta.get(self.at + 1..).unwrap_or_default();
+    #[inline]
+    fn parse(&mut self, first: u8, rest: &'a [u8]) -> Result<Instruction<'a>, DeltaError> {
         if first & 0x80 == 0 {
-            let size = usize::from(first);
-            if size == 0 {
+            if first == 0 {
                 return Err(DeltaError::Reserved);
             }
-            self.at += 1 + size;
-            return Ok(Instruction::Insert(rest.get(..size).ok_or(DeltaError::Truncated)?));
+            let (bytes, rest) = rest.split_at_checked(usize::from(first)).ok_or(DeltaError::Truncated)?;
+            self.rest = rest;
+            return Ok(Instruction::Insert(bytes));
         }
-        let mut bytes = rest.iter();
-        let mut number = |bits: u8, count: u32| {
-            let mut value = 0u64;
-            for place in 0..count {
-                if bits >> place & 1 == 1 {
-                    value |= u64::from(*bytes.next().ok_or(DeltaError::Truncated)?) << (8 * place);
-                }
+        // Four bytes of offset, three of size, least significant first; a clear bit stands for a byte of zeros.
+        let mut values = [0u8; 7];
+        let mut used = 0;
+        for (bit, value) in values.iter_mut().enumerate() {
+            if first >> bit & 1 == 1 {
+                *value = *rest.get(used).ok_or(DeltaError::Truncated)?;
+                used += 1;
             }
-            Ok(value)
-        };
-        let from = number(first, 4)?;
-        let size = match number(first >> 4 & 7, 3)? {
-            0 => 0x1_0000,
-            size => size,
-        };
-        self.at += 1 + (first & 0x7f).count_ones() as usize;
-        Ok(Instruction::Copy { from, size })
+        }
+        self.rest = rest.get(used..).unwrap_or_default();
+        let [o1, o2, o3, o4, s1, s2, s3] = values;
+        let size = u32::from_le_bytes([s1, s2, s3, 0]);
+        let size = if size == 0 { COPY_SIZE_UNSAID } else { size };
+        Ok(Instruction::Copy { offset: u32::from_le_bytes([o1, o2, o3, o4]), size })
     }
 }
 
 impl<'a> Iterator for Instructions<'a> {
     type Item = Result<Instruction<'a>, DeltaError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let first = *self.delta.get(self.at)?;
-        let instruction = self.parse(first);
+        let (first, rest) = self.rest.split_first()?;
+        let instruction = self.parse(*first, rest);
         if instruction.is_err() {
-            self.at = self.delta.len();
+            self.rest = &[];
         }
         Some(instruction)
     }
 }
 
-/// Applies `delta` to `base`; the result may have at most `limit` bytes.
+/// Bytes of the base, bytes of the result, and how many bytes of the delta said so; instructions follow.
 ///
 /// # Errors
-/// The delta is damaged, was made for another base, or makes too much.
-pub async fn apply_paced(base: &[u8], delta: &[u8], limit: u64, pace: &Pace) -> Result<Vec<u8>, DeltaError> {
-    let (base_size, size, _) = sizes(delta)?;
-    if base_size != base.len() as u64 {
-        return Err(DeltaError::BaseSize { claimed: base_size, found: base.len() as u64 });
-    }
-    if size > limit {
-        return Err(DeltaError::TooLarge { size, limit });
-    }
-    let size = usize::try_from(size).map_err(|_| DeltaError::TooLarge { size, limit })?;
-    let mut result = Vec::with_capacity(size);
-    let mut unpaid = 0;
-    for instruction in Instructions::of(delta)? {
-        let part = match instruction? {
-            Instruction::Insert(bytes) => bytes,
-            Instruction::Copy { from, size } => {
-                let range = usize::try_from(from).ok().zip(usize::try_from(from + size).ok());
-                range.and_then(|(from, to)| base.get(from..to)).ok_or(DeltaError::OutsideBase)?
-            }
-        };
-        if part.len() > size - result.len() {
-            return Err(DeltaError::ResultSize(size as u64));
-        }
-        result.extend_from_slice(part);
-        unpaid += part.len();
-        if unpaid >= LARGE {
-            pace.work(unpaid / COPIED_FOR_A_UNIT).await;
-            unpaid = 0;
-        }
-    }
-    if result.len() != size {
-        return Err(DeltaError::ResultSize(size as u64));
-    }
-    pace.work(unpaid / COPIED_FOR_A_UNIT + delta.len() / 2).await;
-    Ok(result)
+/// [`DeltaError::Truncated`] or [`DeltaError::Overflow`].
+pub fn sizes(delta: &[u8]) -> Result<(u64, u64, usize), DeltaError> {
+    let (base, used) = size(delta)?;
+    let (result, more) = size(delta.get(used..).unwrap_or_default())?;
+    Ok((base, result, used + more))
 }
 
-/// Bytes copied between two looks at the pace.
-const LARGE: usize = 256 * 1024;
-/// Copying so many bytes costs what inflating one costs.
-const COPIED_FOR_A_UNIT: usize = 16;
+/// The object that `delta` makes of `base`, of exactly the size it says. Gives the loop back about every half MiB.
+///
+/// # Errors
+/// The delta is damaged or not for this base; [`DeltaError::TooLarge`] when its result has more than `limit` bytes.
+pub async fn apply_paced(base: &[u8], delta: &[u8], limit: u64, pace: &Pace) -> Result<Vec<u8>, DeltaError> {
+    let (said_base, said, _) = sizes(delta)?;
+    if said_base != base.len() as u64 {
+        return Err(DeltaError::BaseSize { claimed: said_base, found: base.len() as u64 });
+    }
+    if said > limit {
+        return Err(DeltaError::TooLarge { size: said, limit });
+    }
+    let instructions = Instructions::of(delta)?;
+    if said > TRUSTED_SIZE {
+        let yields = instructions.clone().try_fold(0u64, |sum, next| Ok(sum.saturating_add(next?.size())))?;
+        if yields != said {
+            return Err(DeltaError::ResultSize(said));
+        }
+        pace.work(delta.len()).await;
+    }
+    let size = usize::try_from(said).map_err(|_| DeltaError::TooLarge { size: said, limit })?;
+    let mut out = Vec::with_capacity(size);
+    let mut job = Job { base, instructions, pending: None, said, size };
+    loop {
+        let before = out.len();
+        let is_done = job.run(&mut out, BYTES_BETWEEN_LOOKS)?;
+        pace.work((out.len() - before) / BYTES_PER_UNIT).await;
+        if is_done {
+            return Ok(out);
+        }
+    }
+}
+
+/// A delta being applied.
+struct Job<'a> {
+    base: &'a [u8],
+    instructions: Instructions<'a>,
+    /// What is left of a copy that was cut.
+    pending: Option<&'a [u8]>,
+    said: u64,
+    size: usize,
+}
+
+impl<'a> Job<'a> {
+    /// Appends about `budget` bytes; true when the object is complete.
+    fn run(&mut self, out: &mut Vec<u8>, budget: usize) -> Result<bool, DeltaError> {
+        let pause = out.len().saturating_add(budget);
+        while out.len() < pause {
+            let bytes = match self.pending.take() {
+                Some(bytes) => bytes,
+                None => match self.instructions.next() {
+                    Some(instruction) => self.bytes_of(instruction?)?,
+                    None if out.len() == self.size => return Ok(true),
+                    None => return Err(DeltaError::ResultSize(self.said)),
+                },
+            };
+            if bytes.len() > self.size - out.len() {
+                return Err(DeltaError::ResultSize(self.said));
+            }
+            if bytes.len() > budget {
+                let (now, later) = bytes.split_at(budget);
+                out.extend_from_slice(now);
+                self.pending = Some(later);
+            } else {
+                out.extend_from_slice(bytes);
+            }
+        }
+        Ok(false)
+    }
+
+    #[inline]
+    fn bytes_of(&self, instruction: Instruction<'a>) -> Result<&'a [u8], DeltaError> {
+        match instruction {
+            Instruction::Insert(bytes) => Ok(bytes),
+            Instruction::Copy { offset, size } => {
+                let (start, len) = (offset as usize, size as usize);
+                let bytes = start.checked_add(len).and_then(|end| self.base.get(start..end));
+                bytes.ok_or(DeltaError::OutsideBase)
+            }
+        }
+    }
+}
 
 /// Joins two deltas: `outer` makes an object from what `inner` makes; the join makes it from the base of `inner`.
-/// `size_max` bounds the join in bytes; `None` when it would be larger (then it saves nothing).
+/// `size_max` bounds the join in bytes, and with it the time: each step of the work says at least one of them. `None` when
+/// it would be larger, or would have to copy from beyond 4 GiB, which no instruction can say.
 ///
 /// # Errors
 /// One of them is damaged, or they do not follow each other.
 pub fn compose(outer: &[u8], inner: &[u8], size_max: usize) -> Result<Option<Vec<u8>>, DeltaError> {
-    let (between, result, _) = sizes(outer)?;
     let (base, made, _) = sizes(inner)?;
+    let (between, result, _) = sizes(outer)?;
     if between != made {
         return Err(DeltaError::BaseSize { claimed: between, found: made });
     }
-    // Where each instruction of `inner` starts in what it makes.
-    let (mut steps, mut starts, mut end) = (Vec::new(), Vec::new(), 0u64);
-    for instruction in Instructions::of(inner)? {
-        let instruction = instruction?;
-        starts.push(end);
-        end += match instruction {
-            Instruction::Copy { size, .. } => size,
-            Instruction::Insert(bytes) => bytes.len() as u64,
-        };
-        steps.push(instruction);
-    }
-    if end != made {
-        return Err(DeltaError::ResultSize(made));
-    }
-    let mut writer = Writer::new(base, result);
+    let parts = Parts::of(inner, base, made)?;
+    let mut writer = Writer::new(base, result, size_max);
+    let mut yields = 0u64;
     for instruction in Instructions::of(outer)? {
-        match instruction? {
+        let instruction = instruction?;
+        yields = yields.saturating_add(instruction.size());
+        match instruction {
             Instruction::Insert(bytes) => writer.insert(bytes),
-            Instruction::Copy { from, size } => {
-                let to = from.checked_add(size).filter(|to| *to <= made).ok_or(DeltaError::OutsideBase)?;
-                let first = starts.partition_point(|start| *start <= from).saturating_sub(1);
-                for (step, start) in steps.iter().zip(&starts).skip(first).take_while(|(_, start)| **start < to) {
-                    writer.part_of(step, from.saturating_sub(*start), to - start);
-                }
-            }
+            Instruction::Copy { offset, size } => parts.write(offset, size, &mut writer)?,
         }
-        if writer.out.len() > size_max {
+        if writer.is_beyond {
             return Ok(None);
         }
     }
-    Ok(Some(writer.finish()).filter(|delta| delta.len() <= size_max))
+    if yields != result {
+        return Err(DeltaError::ResultSize(result));
+    }
+    Ok(writer.finish())
 }
 
 /// Makes a delta for `target` against `base`; `None` when it would have more than `size_max` bytes.
@@ -242,7 +256,7 @@ pub fn compose(outer: &[u8], inner: &[u8], size_max: usize) -> Result<Option<Vec
 /// which is what it is asked for, and far cheaper than a search among strangers.
 pub fn make(base: &[u8], target: &[u8], size_max: usize) -> Option<Vec<u8>> {
     let blocks = Blocks::of(base);
-    let mut writer = Writer::new(base.len() as u64, target.len() as u64);
+    let mut writer = Writer::new(base.len() as u64, target.len() as u64, size_max);
     let (mut at, mut said) = (0, 0);
     while at + BLOCK <= target.len() {
         let Some(mut from) = blocks.find(base, target.get(at..at + BLOCK)?) else {
@@ -259,13 +273,12 @@ pub fn make(base: &[u8], target: &[u8], size_max: usize) -> Option<Vec<u8>> {
         writer.copy(from as u64, size as u64);
         at = start + size;
         said = at;
-        if writer.out.len() > size_max {
+        if writer.is_beyond {
             return None;
         }
     }
     writer.insert(target.get(said..)?);
-    let delta = writer.finish();
-    (delta.len() <= size_max).then_some(delta)
+    writer.finish()
 }
 
 /// How many bytes are the same at the front of both.
@@ -315,100 +328,187 @@ impl Blocks {
 /// Bytes of a block.
 const BLOCK: usize = 16;
 
-/// Writes a delta, joining neighbours that can be one.
+/// The instructions of the inner delta, each with where in the result its bytes start.
+struct Parts<'a> {
+    parts: Vec<(u64, Instruction<'a>)>,
+    size: u64,
+}
+
+impl<'a> Parts<'a> {
+    fn of(inner: &'a [u8], base: u64, size: u64) -> Result<Self, DeltaError> {
+        let mut parts = Vec::new();
+        let mut start = 0u64;
+        for instruction in Instructions::of(inner)? {
+            let instruction = instruction?;
+            if let Instruction::Copy { offset, size } = instruction
+                && u64::from(offset) + u64::from(size) > base
+            {
+                return Err(DeltaError::OutsideBase);
+            }
+            parts.push((start, instruction));
+            start = start.saturating_add(instruction.size());
+        }
+        if start != size {
+            return Err(DeltaError::ResultSize(size));
+        }
+        Ok(Self { parts, size })
+    }
+
+    /// Says `size` bytes of the result from `offset` on in terms of the base.
+    fn write(&self, offset: u32, size: u32, writer: &mut Writer) -> Result<(), DeltaError> {
+        let (mut at, end) = (u64::from(offset), u64::from(offset) + u64::from(size));
+        if end > self.size {
+            return Err(DeltaError::OutsideBase);
+        }
+        let first = self.parts.partition_point(|(start, _)| *start <= at).saturating_sub(1);
+        for (start, part) in self.parts.get(first..).unwrap_or_default() {
+            if at >= end || writer.is_beyond {
+                break;
+            }
+            let skip = at - start;
+            let taken = (part.size() - skip).min(end - at);
+            match part {
+                Instruction::Copy { offset, .. } => writer.copy(u64::from(*offset) + skip, taken),
+                Instruction::Insert(bytes) => {
+                    let from = usize::try_from(skip).unwrap_or(usize::MAX);
+                    let to = usize::try_from(skip + taken).unwrap_or(usize::MAX);
+                    writer.insert(bytes.get(from..to).unwrap_or_default());
+                }
+            }
+            at += taken;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a delta, joining neighbours that one instruction can say.
 struct Writer {
     out: Vec<u8>,
-    copy: Option<(u64, u64)>,
-    pending: Vec<u8>,
+    size_max: usize,
+    /// Where the insert being grown has its length byte.
+    growing: Option<usize>,
+    /// A copy not written yet: offset and size.
+    copying: Option<(u64, u64)>,
+    /// The delta is larger than it may be, or cannot be said; no more is written.
+    is_beyond: bool,
 }
 
 impl Writer {
-    fn new(base: u64, result: u64) -> Self {
+    fn new(base: u64, result: u64, size_max: usize) -> Self {
         let mut out = Vec::new();
-        push_varint(&mut out, base);
-        push_varint(&mut out, result);
-        Self { out, copy: None, pending: Vec::new() }
+        push_size(&mut out, base);
+        push_size(&mut out, result);
+        Self { out, size_max, growing: None, copying: None, is_beyond: false }
     }
 
-    /// The part `from..to` of what an instruction makes; `to` may lie beyond its end.
-    fn part_of(&mut self, step: &Instruction<'_>, from: u64, to: u64) {
-        match step {
-            Instruction::Copy { from: start, size } => self.copy(start + from, to.min(*size).saturating_sub(from)),
-            Instruction::Insert(bytes) => {
-                let clamp = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-                self.insert(bytes.get(clamp(from)..clamp(to)).unwrap_or_default());
-            }
-        }
-    }
-
-    fn copy(&mut self, from: u64, size: u64) {
-        self.end_insert();
-        match &mut self.copy {
-            Some((start, had)) if *start + *had == from => *had += size,
+    fn copy(&mut self, offset: u64, size: u64) {
+        self.growing = None;
+        match &mut self.copying {
+            Some((start, had)) if *start + *had == offset => *had += size,
             _ => {
-                self.end_copy();
-                self.copy = Some((from, size));
+                self.write_copy();
+                self.copying = Some((offset, size));
             }
         }
     }
 
-    fn insert(&mut self, bytes: &[u8]) {
-        self.end_copy();
-        self.pending.extend_from_slice(bytes);
-    }
-
-    fn end_copy(&mut self) {
-        let Some((mut from, mut size)) = self.copy.take() else { return };
-        while size > 0 {
-            let part = size.min(0xff_ffff);
-            let head = self.out.len();
-            self.out.push(0x80);
-            let mut bits = 0x80;
-            for place in 0..4 {
-                let byte = (from >> (8 * place)) as u8;
-                if byte != 0 {
-                    bits |= 1 << place;
-                    self.out.push(byte);
+    fn insert(&mut self, mut bytes: &[u8]) {
+        self.write_copy();
+        while !bytes.is_empty() {
+            let at = match self.growing {
+                Some(at) if self.out.get(at).is_some_and(|had| *had < INSERT_MAX) => at,
+                _ => {
+                    self.out.push(0);
+                    self.out.len() - 1
                 }
+            };
+            self.growing = Some(at);
+            let Some(had) = self.out.get_mut(at) else { break };
+            let room = bytes.len().min(usize::from(INSERT_MAX - *had));
+            // At most 127, so nothing is lost.
+            *had += room as u8;
+            let (now, later) = bytes.split_at(room);
+            self.out.extend_from_slice(now);
+            bytes = later;
+        }
+        self.is_beyond |= self.out.len() > self.size_max;
+    }
+
+    /// Writes the copy at hand, in pieces no larger than git itself writes.
+    fn write_copy(&mut self) {
+        let Some((mut offset, mut size)) = self.copying.take() else { return };
+        while size > 0 && !self.is_beyond {
+            let taken = size.min(COPY_SIZE_UNSAID.into());
+            match u32::try_from(offset) {
+                Ok(start) => push_copy(&mut self.out, start, taken as u32),
+                Err(_) => self.is_beyond = true,
             }
-            // 65536 is said by no size at all.
-            let said = if part == 0x1_0000 { 0 } else { part };
-            for place in 0..3 {
-                let byte = (said >> (8 * place)) as u8;
-                if byte != 0 {
-                    bits |= 0x10 << place;
-                    self.out.push(byte);
-                }
-            }
-            if let Some(first) = self.out.get_mut(head) {
-                *first = bits;
-            }
-            (from, size) = (from + part, size - part);
+            self.is_beyond |= self.out.len() > self.size_max;
+            (offset, size) = (offset + taken, size - taken);
         }
     }
 
-    fn end_insert(&mut self) {
-        for part in self.pending.chunks(127) {
-            self.out.push(part.len() as u8);
-            self.out.extend_from_slice(part);
-        }
-        self.pending.clear();
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        self.end_copy();
-        self.end_insert();
-        self.out
+    fn finish(mut self) -> Option<Vec<u8>> {
+        self.write_copy();
+        (!self.is_beyond && self.out.len() <= self.size_max).then_some(self.out)
     }
 }
 
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value > 0x7f {
-        out.push(0x80 | (value & 0x7f) as u8);
-        value >>= 7;
+/// `size` is at most [`COPY_SIZE_UNSAID`], whose two low bytes are zero.
+fn push_copy(out: &mut Vec<u8>, offset: u32, size: u32) {
+    let at = out.len();
+    out.push(0x80);
+    let mut flags = 0x80u8;
+    let offset = offset.to_le_bytes().into_iter().enumerate();
+    let size = size.to_le_bytes().into_iter().take(2).enumerate().map(|(bit, byte)| (bit + 4, byte));
+    for (bit, byte) in offset.chain(size) {
+        if byte != 0 {
+            flags |= 1 << bit;
+            out.push(byte);
+        }
     }
-    out.push(value as u8);
+    if let Some(first) = out.get_mut(at) {
+        *first = flags;
+    }
 }
+
+fn push_size(out: &mut Vec<u8>, mut size: u64) {
+    while size > 0x7f {
+        out.push(0x80 | (size & 0x7f) as u8);
+        size >>= 7;
+    }
+    out.push(size as u8);
+}
+
+fn size(bytes: &[u8]) -> Result<(u64, usize), DeltaError> {
+    let (mut value, mut shift) = (0u64, 0u32);
+    for (at, byte) in bytes.iter().enumerate() {
+        let bits = u64::from(byte & 0x7f);
+        // As for entry sizes: groups of zeros may follow for ever, a set bit beyond 64 must not be lost.
+        if bits != 0 {
+            if shift >= 64 || bits << shift >> shift != bits {
+                return Err(DeltaError::Overflow);
+            }
+            value |= bits << shift;
+        }
+        if byte & 0x80 == 0 {
+            return Ok((value, at + 1));
+        }
+        shift = shift.saturating_add(7);
+    }
+    Err(DeltaError::Truncated)
+}
+
+/// Bytes of a copy whose size is not said; also the most that git says in one copy.
+const COPY_SIZE_UNSAID: u32 = 0x1_0000;
+/// Bytes of one insert, at most.
+const INSERT_MAX: u8 = 127;
+/// Bytes of a result that are allocated on the word of the delta alone.
+const TRUSTED_SIZE: u64 = 256 * 1024;
+/// Bytes copied between two looks at the pace.
+const BYTES_BETWEEN_LOOKS: usize = 512 * 1024;
+/// Copying is so many times faster than inflating.
+const BYTES_PER_UNIT: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -416,73 +516,212 @@ mod tests {
     use proptest::prelude::*;
 
     fn apply(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DeltaError> {
-        let pace = Pace::default();
-        pace.run(apply_paced(base, delta, 1 << 20, &pace), |_| panic!("nothing is asked for"))
+        apply_within(base, delta, 1 << 30)
     }
 
-    /// Instructions by which tests make deltas: copies by fractions of the base.
-    fn delta_of(base: &[u8], steps: &[(bool, u16, u16)]) -> (Vec<u8>, Vec<u8>) {
-        let mut result = Vec::new();
-        let mut writer = Writer::new(base.len() as u64, 0);
-        for (copies, a, b) in steps {
-            if *copies && !base.is_empty() {
-                let from = usize::from(*a) % base.len();
-                let size = (usize::from(*b) % 200).min(base.len() - from);
-                result.extend_from_slice(&base[from..from + size]);
-                writer.copy(from as u64, size as u64);
-            } else {
-                let bytes = vec![(*a % 251) as u8; usize::from(*b) % 300];
-                result.extend_from_slice(&bytes);
-                writer.insert(&bytes);
+    fn apply_within(base: &[u8], delta: &[u8], limit: u64) -> Result<Vec<u8>, DeltaError> {
+        let pace = Pace::default();
+        pace.run(apply_paced(base, delta, limit, &pace), |_| unreachable!())
+    }
+
+    /// Straight from the manual page, byte by byte.
+    fn naive(base: &[u8], delta: &[u8]) -> Option<Vec<u8>> {
+        let mut input = delta.iter().copied();
+        let mut sizes = [0u128; 2];
+        for size in &mut sizes {
+            let mut shift = 0;
+            loop {
+                let byte = input.next()?;
+                if byte & 0x7f != 0 {
+                    *size +=
+                        u128::from(byte & 0x7f).checked_shl(shift).filter(|value| *value >> 64 == 0 && shift < 70)?;
+                }
+                shift += 7;
+                if byte < 0x80 {
+                    break;
+                }
             }
         }
-        let body = writer.finish();
-        let (_, _, at) = sizes(&body).unwrap();
+        if sizes[0] != base.len() as u128 {
+            return None;
+        }
+        let mut out = Vec::new();
+        while let Some(first) = input.next() {
+            if first & 0x80 != 0 {
+                let (mut offset, mut size) = (0usize, 0usize);
+                for bit in 0..4 {
+                    if first >> bit & 1 == 1 {
+                        offset += usize::from(input.next()?) << (8 * bit);
+                    }
+                }
+                for bit in 0..3 {
+                    if first >> (bit + 4) & 1 == 1 {
+                        size += usize::from(input.next()?) << (8 * bit);
+                    }
+                }
+                for at in 0..if size == 0 { 65536 } else { size } {
+                    out.push(*base.get(offset + at)?);
+                }
+            } else if first == 0 {
+                return None;
+            } else {
+                for _ in 0..first {
+                    out.push(input.next()?);
+                }
+            }
+        }
+        (out.len() as u128 == sizes[1]).then_some(out)
+    }
+
+    /// A delta of a base of `base` bytes, of instructions given as (copies, where, how much).
+    fn made(base: usize, steps: &[(bool, u32, u32)]) -> Vec<u8> {
+        let mut instructions = Vec::new();
+        let mut size = 0;
+        for (copies, place, amount) in steps {
+            if *copies && base > 0 {
+                let offset = *place as usize % base;
+                let amount = (*amount as usize % (base - offset)).clamp(1, 0xffff);
+                push_copy(&mut instructions, offset as u32, amount as u32);
+                size += amount;
+            } else {
+                let amount = (*amount % 127 + 1) as u8;
+                instructions.push(amount);
+                instructions.extend((0..amount).map(|at| at.wrapping_mul(31) ^ *place as u8));
+                size += usize::from(amount);
+            }
+        }
         let mut delta = Vec::new();
-        push_varint(&mut delta, base.len() as u64);
-        push_varint(&mut delta, result.len() as u64);
-        delta.extend_from_slice(&body[at..]);
-        (delta, result)
+        push_size(&mut delta, base as u64);
+        push_size(&mut delta, size as u64);
+        delta.extend(instructions);
+        delta
     }
 
     #[test]
-    fn instructions_are_read_as_the_format_says() {
-        // Copy with offset 0x0102 and no size, copy 3 bytes from 0, insert "ab".
-        let delta = [5, 5, 0x83, 0x02, 0x01, 0x90, 3, 2, b'a', b'b'];
-        let read: Vec<_> = Instructions::of(&delta).unwrap().collect::<Result<_, _>>().unwrap();
-        let copy = |from, size| Instruction::Copy { from, size };
-        assert_eq!(read, [copy(0x0102, 0x1_0000), copy(0, 3), Instruction::Insert(b"ab")]);
+    fn copies_and_inserts_make_the_result() {
+        // 06 05: base of 6, result of 5; 91 03 02: copy 2 bytes at 3; 01 2d: insert "-"; 90 02: copy 2 bytes at 0.
+        let delta = [6, 5, 0x91, 3, 2, 1, b'-', 0x90, 2];
+        assert_eq!(apply(b"abcdef", &delta).unwrap(), b"de-ab");
+        assert_eq!(sizes(&delta), Ok((6, 5, 2)));
     }
 
     #[test]
-    fn a_damaged_delta_is_refused() {
-        for (delta, error) in [
-            (&[][..], DeltaError::Truncated),
-            (&[0x83], DeltaError::Truncated),
-            (&[4, 1, 1, b'x'], DeltaError::BaseSize { claimed: 4, found: 3 }),
-            (&[3, 1, 0], DeltaError::Reserved),
-            (&[3, 2, 1, b'x'], DeltaError::ResultSize(2)),
-            (&[3, 1, 2, b'x', b'y'], DeltaError::ResultSize(1)),
-            (&[3, 1, 3, b'x'], DeltaError::Truncated),
-            (&[3, 4, 0x90, 4], DeltaError::OutsideBase),
-            (&[3, 3, 0x91, 1, 3], DeltaError::OutsideBase),
-            (&[3, 1, 0x91, 1], DeltaError::Truncated),
-            (&[3, 0xff, 0xff, 0xff, 0x7f], DeltaError::TooLarge { size: 0xfff_ffff, limit: 1 << 20 }),
-            (&[3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], DeltaError::Overflow),
-        ] {
-            assert_eq!(apply(b"abc", delta), Err(error), "{delta:x?}");
+    fn a_delta_that_yields_more_than_it_says_is_refused() {
+        assert_eq!(apply(b"abcdef", &[6, 1, 0x90, 2]), Err(DeltaError::ResultSize(1)));
+        assert_eq!(apply(b"abcdef", &[6, 1, 2, b'x', b'y']), Err(DeltaError::ResultSize(1)));
+        assert_eq!(apply(b"abcdef", &[6, 3, 0x90, 2]), Err(DeltaError::ResultSize(3)));
+        assert_eq!(apply(b"abcdef", &[6, 0]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_copy_without_a_size_takes_65536_bytes() {
+        let base: Vec<u8> = (0..70_000u32).map(|at| (at / 256) as u8).collect();
+        let mut delta = Vec::new();
+        push_size(&mut delta, 70_000);
+        push_size(&mut delta, 65_536);
+        delta.extend([0x81, 5]);
+        assert_eq!(apply(&base, &delta).unwrap(), base[5..65_541]);
+    }
+
+    #[test]
+    fn every_kind_of_damage_has_its_error() {
+        assert_eq!(apply(b"abc", &[4, 1, 1, 0]), Err(DeltaError::BaseSize { claimed: 4, found: 3 }));
+        assert_eq!(apply(b"abc", &[3, 2, 0x91, 2, 2]), Err(DeltaError::OutsideBase));
+        assert_eq!(apply(b"abc", &[3, 2, 0]), Err(DeltaError::Reserved));
+        for short in [&[][..], &[3], &[3, 0x80], &[3, 2, 0x91], &[3, 2, 0x91, 2], &[3, 2, 2, b'x']] {
+            assert_eq!(apply(b"abc", short), Err(DeltaError::Truncated), "{short:x?}");
         }
+        let wide = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0];
+        assert_eq!(sizes(&wide), Err(DeltaError::Overflow));
+        assert_eq!(sizes(&[0x83, 0x80, 0x80, 0, 0x81, 0]), Ok((3, 1, 6)));
     }
 
     #[test]
-    fn large_copies_are_said_in_several_instructions() {
-        let base: Vec<u8> = (0..400_000u32).map(|number| (number % 253) as u8).collect();
-        for size in [0xffff, 0x1_0000, 0x1_0001, 399_999] {
-            let mut writer = Writer::new(base.len() as u64, size);
-            writer.copy(1, size);
-            let delta = writer.finish();
-            assert!(apply(&base, &delta).unwrap() == base[1..=usize::try_from(size).unwrap()], "{size}");
+    fn a_claimed_size_is_not_allocated() {
+        let mut delta = Vec::new();
+        push_size(&mut delta, 3);
+        push_size(&mut delta, 1 << 40);
+        delta.extend([0x90, 3]);
+        assert_eq!(apply_within(b"abc", &delta, u64::MAX), Err(DeltaError::ResultSize(1 << 40)));
+        assert_eq!(apply_within(b"abc", &delta, 9), Err(DeltaError::TooLarge { size: 1 << 40, limit: 9 }));
+    }
+
+    #[test]
+    fn large_results_give_the_loop_back() {
+        let base = vec![7u8; 0xff_ffff];
+        let mut delta = Vec::new();
+        push_size(&mut delta, base.len() as u64);
+        push_size(&mut delta, base.len() as u64);
+        // One copy of 16 MiB less a byte.
+        delta.extend([0xf0, 0xff, 0xff, 0xff]);
+        let pace = Pace::default();
+        let mut work = std::pin::pin!(apply_paced(&base, &delta, 1 << 30, &pace));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut slices = 0;
+        let out = loop {
+            pace.refill();
+            slices += 1;
+            if let std::task::Poll::Ready(out) = work.as_mut().poll(&mut context) {
+                break out.unwrap();
+            }
+        };
+        assert!(out == base && slices > 8, "{slices} slices");
+    }
+
+    #[test]
+    fn composing_deltas_that_do_not_fit_is_refused() {
+        let inner = [3, 2, 0x90, 2];
+        assert_eq!(compose(&[3, 1, 0x90, 1], &inner, 99), Err(DeltaError::BaseSize { claimed: 3, found: 2 }));
+        assert_eq!(compose(&[2, 2, 0x91, 1, 2], &inner, 99), Err(DeltaError::OutsideBase));
+        assert_eq!(compose(&[2, 9, 0x90, 2], &inner, 99), Err(DeltaError::ResultSize(9)));
+        assert_eq!(compose(&[2, 2, 0x90, 2], &[3, 2, 0x90, 1], 99), Err(DeltaError::ResultSize(2)));
+        assert_eq!(compose(&[2, 2, 0x90, 2], &[3, 2, 0x91, 2, 2], 99), Err(DeltaError::OutsideBase));
+        assert_eq!(compose(&[2, 2, 0x90, 2], &inner, 3), Ok(None));
+        assert_eq!(compose(&[2, 2, 0x90, 2], &inner, 4), Ok(Some(inner.to_vec())));
+    }
+
+    #[test]
+    fn a_composition_stops_growing_at_its_bound() {
+        // A delta of 100 KB that says 25 000 times the whole of 100 KB of inserts: 2.5 GB.
+        let mut inner = Vec::new();
+        push_size(&mut inner, 0);
+        push_size(&mut inner, 101_600);
+        for _ in 0..800 {
+            inner.push(127);
+            inner.extend([b'x'; 127]);
         }
+        let mut outer = Vec::new();
+        push_size(&mut outer, 101_600);
+        push_size(&mut outer, 25_000 * 101_600);
+        for _ in 0..25_000 {
+            // 101 600 is 01 8c e0.
+            outer.extend([0xf0, 0xe0, 0x8c, 1]);
+        }
+        assert_eq!(compose(&outer, &inner, 1 << 20), Ok(None));
+    }
+
+    #[test]
+    fn a_copy_from_beyond_four_gib_is_not_composed() {
+        let mut inner = Vec::new();
+        push_size(&mut inner, 1 << 33);
+        push_size(&mut inner, 8);
+        inner.extend([0x9f, 0xff, 0xff, 0xff, 0xff, 8]);
+        assert_eq!(compose(&[8, 2, 0x91, 2, 2], &inner, 99), Ok(None));
+        assert!(compose(&[8, 2, 0x90, 2], &inner, 99).unwrap().is_some());
+    }
+
+    #[test]
+    fn composing_joins_what_one_instruction_can_say() {
+        // The inner delta cuts the base in two and joins it again; the outer copies all of it.
+        let base = [7u8; 200];
+        let inner = [0xc8, 1, 0xc8, 1, 0x90, 100, 0x91, 100, 100];
+        let composed = compose(&[0xc8, 1, 0xc8, 1, 0x90, 200], &inner, 99).unwrap().unwrap();
+        assert_eq!(composed, [0xc8, 1, 0xc8, 1, 0x90, 200]);
+        assert_eq!(apply(&base, &composed).unwrap(), base);
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(bool, u32, u32)>> {
+        proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>()), 0..40)
     }
 
     #[test]
@@ -498,40 +737,49 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_composed_delta_makes_what_both_make(
-            base in proptest::collection::vec(any::<u8>(), 0..600),
-            inner in proptest::collection::vec(any::<(bool, u16, u16)>(), 0..12),
-            outer in proptest::collection::vec(any::<(bool, u16, u16)>(), 0..12),
-        ) {
-            let (inner, between) = delta_of(&base, &inner);
-            let (outer, result) = delta_of(&between, &outer);
-            prop_assert_eq!(apply(&base, &inner).unwrap(), between);
-            let joined = compose(&outer, &inner, usize::MAX).unwrap().unwrap();
-            prop_assert_eq!(apply(&base, &joined).unwrap(), result);
-            prop_assert_eq!(compose(&outer, &inner, joined.len()).unwrap(), Some(joined.clone()));
-            prop_assert_eq!(compose(&outer, &inner, joined.len() - 1).unwrap(), None);
+        fn applying_equals_the_manual_page(base in proptest::collection::vec(any::<u8>(), 0..2000), steps in steps()) {
+            let delta = made(base.len(), &steps);
+            let expected = naive(&base, &delta);
+            prop_assert!(expected.is_some());
+            prop_assert_eq!(apply(&base, &delta).ok(), expected);
         }
 
         #[test]
-        fn a_made_delta_makes_its_target(
-            base in proptest::collection::vec(0u8..4, 0..3000),
-            steps in proptest::collection::vec(any::<(bool, u16, u16)>(), 0..12),
-        ) {
-            let (_, target) = delta_of(&base, &steps);
+        fn a_made_delta_makes_its_target(base in proptest::collection::vec(0u8..4, 0..3000), steps in steps()) {
+            let target = apply(&base, &made(base.len(), &steps)).unwrap();
             let delta = make(&base, &target, usize::MAX).unwrap();
             prop_assert_eq!(apply(&base, &delta).unwrap(), target.clone());
             prop_assert_eq!(make(&base, &target, delta.len() - 1), None);
         }
 
         #[test]
-        fn any_bytes_are_applied_or_refused(
-            base in proptest::collection::vec(any::<u8>(), 0..60),
-            delta in proptest::collection::vec(any::<u8>(), 0..60),
-            other in proptest::collection::vec(any::<u8>(), 0..60),
+        fn random_bytes_are_taken_as_the_manual_page_takes_them(
+            base in proptest::collection::vec(any::<u8>(), 0..20),
+            mut delta in proptest::collection::vec(any::<u8>(), 0..60),
+            fits: bool,
         ) {
-            let _ = apply(&base, &delta);
-            let _ = apply(&base, &[&[base.len() as u8], &delta[..]].concat());
-            let _ = compose(&delta, &other, 1000);
+            if fits && !delta.is_empty() {
+                delta[0] = base.len() as u8;
+            }
+            prop_assert_eq!(apply(&base, &delta).ok(), naive(&base, &delta));
+            let _ = compose(&delta, &delta, 1000);
+        }
+
+        #[test]
+        fn a_composition_equals_both_one_after_the_other(
+            base in proptest::collection::vec(any::<u8>(), 0..70_000),
+            inner in steps(),
+            outer in steps(),
+        ) {
+            let inner = made(base.len(), &inner);
+            let middle = apply(&base, &inner).unwrap();
+            let outer = made(middle.len(), &outer);
+            let expected = apply(&middle, &outer).unwrap();
+            let composed = compose(&outer, &inner, 1 << 20).unwrap().unwrap();
+            prop_assert_eq!(apply(&base, &composed).unwrap(), expected);
+            if let Some(limit) = composed.len().checked_sub(1) {
+                prop_assert_eq!(compose(&outer, &inner, limit), Ok(None));
+            }
         }
     }
 }

@@ -13,6 +13,29 @@ impl Marks {
         Self(vec![0; (total as usize).div_ceil(64)])
     }
 
+    /// A set from words; bit 0 of the first is position 0.
+    pub fn of_words(words: Vec<u64>) -> Self {
+        Self(words)
+    }
+
+    /// The words of the set.
+    pub fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Marks all that `other` marks.
+    pub fn join(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+    }
+
+    /// Takes away all marks that `other` has.
+    pub fn subtract(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, less)| *word &= !less);
+    }
+
     /// Marks a position; true when it was not marked before.
     pub fn insert(&mut self, position: u32) -> bool {
         let (word, bit) = (position as usize / 64, 1u64 << (position % 64));
@@ -102,6 +125,16 @@ mod tests {
             prop_assert!(marks.iter_from(start).eq(naive.range(start..).copied()));
             let between = naive.iter().filter(|position| (start..end).contains(position)).count();
             prop_assert_eq!(marks.count_between(start, end), between as u64);
+            let mut other = Marks::default();
+            for position in start.min(end)..end {
+                other.insert(position);
+            }
+            let (mut both, mut less) = (marks.clone(), marks.clone());
+            both.join(&other);
+            less.subtract(&other);
+            prop_assert_eq!(less.count(), marks.count() - between as u64);
+            prop_assert_eq!(both.count(), less.count() + other.count());
+            prop_assert_eq!(Marks::of_words(both.words().to_vec()), both);
         }
     }
 }

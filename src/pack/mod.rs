@@ -5,17 +5,20 @@
 //! trusted before it was bounded; nothing is sent that the selection does not hold.
 //! Read first: `planned_packs_hold_exactly_the_selection`.
 
+pub mod bitmap;
 pub mod checksum;
 pub mod deflate;
 pub mod delta;
 pub mod depth;
 pub mod entry;
+pub mod ewah;
 pub mod fault;
 pub mod filter;
 pub mod line;
 pub mod map;
 pub mod marks;
 pub mod objects;
+pub mod order;
 pub mod pace;
 pub mod packfile;
 pub mod plan;
@@ -27,6 +30,11 @@ pub mod store;
 pub mod tree;
 pub mod walk;
 
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
 pub use self::{
     checksum::Checksum,
     entry::ObjectType,
@@ -34,6 +42,7 @@ pub use self::{
     filter::Omit,
     map::Mapping,
     objects::Objects,
+    order::OrderError,
     pace::{Ask, Loose, Pace},
     packfile::{Pack, PackError},
     plan::{Dialect, Plan, plan},

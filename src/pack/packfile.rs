@@ -10,6 +10,7 @@ use std::{path::PathBuf, sync::OnceLock};
 use super::{
     entry::{Entry, EntryError},
     map::Mapping,
+    order::{self, OrderError, Reverse},
 };
 use crate::oid::{Kind, ObjectId, oid};
 
@@ -20,8 +21,9 @@ pub struct Pack {
     data: Mapping,
     index: gix_pack::index::File<Mapping>,
     trailer: ObjectId,
+    reverse: Option<Reverse>,
     /// Pack position -> index position, from the `.rev` file or computed when first needed.
-    order: OnceLock<Box<[u32]>>,
+    order: OnceLock<(Box<[u32]>, Option<OrderError>)>,
 }
 
 impl std::fmt::Debug for Pack {
@@ -71,7 +73,16 @@ impl Pack {
         if index.pack_checksum() != trailer || index.num_objects() != header.num_objects() {
             return Err(PackError::Mismatch { name });
         }
-        Ok(Self { name, kind, data, index, trailer, order: OnceLock::new() })
+        Ok(Self { name, kind, data, index, trailer, reverse: None, order: OnceLock::new() })
+    }
+
+    /// Gives the pack its `.rev` file, which saves sorting. Its table is checked when first needed ([`Self::order_fault`]).
+    ///
+    /// # Errors
+    /// The file is damaged or for another pack; the pack is as good as without.
+    pub fn read_order_from(&mut self, reverse: Mapping) -> Result<(), OrderError> {
+        self.reverse = Some(Reverse::open(reverse, self.kind, self.count(), &self.trailer)?);
+        Ok(())
     }
 
     /// File name without folder and ending, `pack-<hash>`.
@@ -121,10 +132,22 @@ impl Pack {
 
     /// Index position for each pack position. The first call may sort all offsets.
     pub fn order(&self) -> &[u32] {
+        &self.order_and_fault().0
+    }
+
+    /// What was found wrong with the `.rev` file when its table was read.
+    pub fn order_fault(&self) -> Option<OrderError> {
+        self.order.get().and_then(|(_, fault)| *fault)
+    }
+
+    fn order_and_fault(&self) -> &(Box<[u32]>, Option<OrderError>) {
         self.order.get_or_init(|| {
-            let mut order: Vec<u32> = (0..self.count()).collect();
-            order.sort_unstable_by_key(|index| self.index.pack_offset_at_index(*index));
-            order.into()
+            let fault = match self.reverse.as_ref().map(|reverse| reverse.read(|index| self.offset_at(index))) {
+                Some(Ok(order)) => return (order, None),
+                Some(Err(fault)) => Some(fault),
+                None => None,
+            };
+            (order::computed(self.count(), |index| self.index.pack_offset_at_index(index)), fault)
         })
     }
 
