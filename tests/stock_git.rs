@@ -247,7 +247,15 @@ fn objects_of_every_size_are_sent() {
     let root = folder.path();
     git(root, &["init", "-q", "work"]);
     let work = root.join("work");
-    let noise: Vec<u8> = (0..5_000_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect();
+    let mut state = 1u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    })
+    .take(5_000_000)
+    .collect();
     for (name, size) in [("empty", 0), ("one", 1), ("inline", 1 << 20), ("over", (1 << 20) + 1), ("large", noise.len())]
     {
         fs::write(work.join(name), &noise[..size]).unwrap();
