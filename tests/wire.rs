@@ -212,13 +212,13 @@ fn nonsense_gets_a_word_and_never_silence() {
 
 #[test]
 fn answers_of_http_1_0_end_with_the_connection() {
-    let (_folder, server) = small();
+    let (folder, server) = small();
     let body = pkt(LIST);
     let head = POST.replace("HTTP/1.1", "HTTP/1.0");
     let request = format!("{head}Git-Protocol: version=2\r\nContent-Length: {}\r\n\r\n", body.len());
     let answer = Answer::parse(&server.raw(&[request.as_bytes(), &body].concat()));
     assert!(answer.head.starts_with("HTTP/1.0 200") && lines(&answer.body).len() == 3);
-    let id = git(&_folder.path().join("a.git"), &["rev-parse", "main"]);
+    let id = git(&folder.path().join("a.git"), &["rev-parse", "main"]);
     let body = pkt(&["command=fetch", "|", &format!("want {}", id.trim()), "done", "."]);
     let request = format!("{head}Git-Protocol: version=2\r\nContent-Length: {}\r\n\r\n", body.len());
     let answer = Answer::parse(&server.raw(&[request.as_bytes(), &body].concat()));
