@@ -70,27 +70,27 @@ impl Midx {
         }
         let end = map.len().checked_sub(kind.len_in_bytes()).ok_or(MidxError::Header)?;
         let checksum = map.get(end..).and_then(|raw| ObjectId::try_from(raw).ok()).ok_or(MidxError::Header)?;
-        let table = |id: &[u8; 4]| table(&map, tables, end, id);
-        let needed = |id: &[u8; 4], size: Option<usize>| {
-            let found = table(id).ok_or(MidxError::Table(*id))?;
-            if size.is_none_or(|size| found.len() == size) { Ok(found) } else { Err(MidxError::Table(*id)) }
+        let table = |id: [u8; 4]| table(&map, tables, end, id);
+        let needed = |id: [u8; 4], size: Option<usize>| {
+            let found = table(id).ok_or(MidxError::Table(id))?;
+            if size.is_none_or(|size| found.len() == size) { Ok(found) } else { Err(MidxError::Table(id)) }
         };
-        let fan = needed(b"OIDF", Some(256 * 4))?;
+        let fan = needed(*b"OIDF", Some(256 * 4))?;
         let count = count(map.get(fan.clone()).unwrap_or_default()).ok_or(MidxError::Table(*b"OIDF"))?;
         let each = |size: usize| (count as usize).checked_mul(size);
-        let order = table(b"RIDX").map(|_| needed(b"RIDX", each(4))).transpose()?;
+        let order = table(*b"RIDX").map(|_| needed(*b"RIDX", each(4))).transpose()?;
         let packs = u32::from_be_bytes([p0, p1, p2, p3]);
-        let names = names(map.get(needed(b"PNAM", None)?).unwrap_or_default(), packs);
+        let names = names(map.get(needed(*b"PNAM", None)?).unwrap_or_default(), packs);
         let names = names.ok_or(MidxError::Table(*b"PNAM"))?;
-        let bitmapped = table(b"BTMP").map(|_| needed(b"BTMP", names.len().checked_mul(8))).transpose()?;
+        let bitmapped = table(*b"BTMP").map(|_| needed(*b"BTMP", names.len().checked_mul(8))).transpose()?;
         Ok(Self {
             kind,
             count,
             names,
             fan,
-            ids: needed(b"OIDL", each(kind.len_in_bytes()))?,
-            offsets: needed(b"OOFF", each(8))?,
-            large: table(b"LOFF").unwrap_or(0..0),
+            ids: needed(*b"OIDL", each(kind.len_in_bytes()))?,
+            offsets: needed(*b"OOFF", each(8))?,
+            large: table(*b"LOFF").unwrap_or(0..0),
             order,
             packs: bitmapped,
             checksum,
@@ -189,10 +189,10 @@ impl Midx {
 }
 
 /// The bytes of a table, found in the list at the front; each ends where the next begins.
-fn table(map: &[u8], tables: u8, end: usize, id: &[u8; 4]) -> Option<Range<usize>> {
+fn table(map: &[u8], tables: u8, end: usize, id: [u8; 4]) -> Option<Range<usize>> {
     let rows = map.get(HEADER_SIZE..)?.as_chunks::<12>().0.get(..=usize::from(tables))?;
     let offset = |row: &[u8; 12]| usize::try_from(u64::from_be_bytes(*row.last_chunk::<8>()?)).ok();
-    let at = rows.iter().take(usize::from(tables)).position(|row| row.starts_with(id))?;
+    let at = rows.iter().take(usize::from(tables)).position(|row| row.starts_with(&id))?;
     let range = offset(rows.get(at)?)?..offset(rows.get(at + 1)?)?;
     (range.start >= HEADER_SIZE && range.start <= range.end && range.end <= end).then_some(range)
 }
