@@ -13,6 +13,7 @@ use super::{
     marks::Marks,
     midx::{Midx, MidxError},
     pace::Pace,
+    packfile::Pack,
     store::Store,
 };
 
@@ -89,6 +90,14 @@ impl Chart {
     /// What was found wrong with the files when they were first used.
     pub fn fault(&self) -> Option<ChartError> {
         self.positions.get().and_then(|found| found.as_ref().err()).copied()
+    }
+
+    /// The pack, if the bitmap is that of a single one.
+    pub fn pack<'s>(&self, store: &'s Store) -> Option<&'s Pack> {
+        match &self.source {
+            Source::Pack(number) => store.packs().get(*number).map(AsRef::as_ref),
+            Source::Midx(..) => None,
+        }
     }
 
     /// The stored bitmap of the commit at a position.

@@ -1,6 +1,7 @@
 //! The best way to a selection: stored bitmaps where there are any, a walk where not.
 //!
-//! Wants are joined, haves subtracted; tips without a bitmap are walked only until they meet what is reached already.
+//! Wants are joined, haves subtracted; tips without a bitmap are walked only until they meet what is reached already. A
+//! sealed pack, all commits and tags of which are reached, is reached as a whole.
 //! Invariant: what is chosen is reachable from a want and from no have, exactly; a walk may choose a little more, since it
 //! looks only at what is next to it. A broken bitmap file costs a walk, never an answer.
 //! Source: gitformat-bitmap(5); git-config(1), "bitmapPseudoMerge".
@@ -41,6 +42,8 @@ pub struct Used {
     pub commits: u32,
     /// Trees read.
     pub trees: u32,
+    /// A sealed pack was reached as a whole.
+    pub sealed: bool,
 }
 
 /// Why there was no better way than a walk.
@@ -79,6 +82,47 @@ pub async fn select_by_bitmap(objects: &mut Objects, question: &Question) -> Res
         },
     };
     Ok((select(objects, question).await?, Way::Walk(why)))
+}
+
+/// Proves, or not, that the pack with the bitmap file is sealed: that it holds exactly what is reachable from its own
+/// commits and tags. Costs about a clone without bitmaps, so let it run when there is nothing else to do; the pack remembers
+/// the proof. `None` when the store has no such pack, or its bitmap file is of no use.
+///
+/// # Errors
+/// An object of the pack is damaged.
+pub async fn prove_sealed(objects: &mut Objects) -> Result<Option<bool>, Fault> {
+    let store = Arc::clone(objects.store());
+    let Some((chart, pack)) = store.chart().and_then(|chart| Some((chart, chart.pack(&store)?))) else {
+        return Ok(None);
+    };
+    if pack.is_sealed() {
+        return Ok(Some(true));
+    }
+    let pace = objects.pace().clone();
+    let Ok(positions) = chart.positions(&store, &pace).await else { return Ok(None) };
+    let Ok(tips) = commits_and_tags(chart) else { return Ok(None) };
+    let wants = tips.iter_from(0).filter_map(|bit| positions.get(bit as usize).copied()).collect();
+    let question = Question { wants, ..Question::default() };
+    let chosen = match cover(objects, &store, chart, &question).await {
+        Ok((selection, _)) => selection.chosen,
+        Err(Stop::Fault(fault)) => return Err(fault),
+        Err(Stop::Chart(_) | Stop::Far { .. }) => return Ok(None),
+    };
+    let is_sealed = holds_exactly(&chosen, positions);
+    if is_sealed {
+        pack.learn_sealed();
+    }
+    Ok(Some(is_sealed))
+}
+
+fn commits_and_tags(chart: &Chart) -> Result<Marks, BitmapError> {
+    let mut tips = chart.bitmaps().of_type(ObjectType::Commit)?;
+    tips.join(&chart.bitmaps().of_type(ObjectType::Tag)?);
+    Ok(tips)
+}
+
+fn holds_exactly(marks: &Marks, positions: &[u32]) -> bool {
+    marks.count() == positions.len() as u64 && positions.iter().all(|position| marks.contains(*position))
 }
 
 /// Whether everything reachable is asked for.
@@ -128,10 +172,23 @@ async fn cover(
     let common = cover.reached.clone();
     cover.is_had = false;
     cover.reach(&question.wants).await?;
-    let mut chosen = cover.reached;
+    let (mut chosen, used) = (cover.reached, cover.used);
+    // All of the only pack was reached from commits and tags, so from its own: that is the proof, for nothing.
+    if store.packs().len() == 1
+        && let Some(pack) = chart.pack(store).filter(|pack| !pack.is_sealed())
+        && question.haves.is_empty()
+        && question.wants.iter().all(|want| is_commit_or_tag(objects, *want))
+        && holds_exactly(&chosen, positions)
+    {
+        pack.learn_sealed();
+    }
     chosen.subtract(&common);
     pace.count(chosen.count());
-    Ok((Selection { chosen, common }, cover.used))
+    Ok((Selection { chosen, common }, used))
+}
+
+fn is_commit_or_tag(objects: &Objects, position: u32) -> bool {
+    matches!(objects.type_of(position), Ok(ObjectType::Commit | ObjectType::Tag))
 }
 
 /// What was reached so far: first from the haves, then from the wants.
@@ -164,6 +221,7 @@ impl Cover<'_> {
         }
         self.add_merges(&commits)?;
         let trees = self.walk_commits(commits).await?;
+        self.reach_sealed()?;
         for tree in trees.into_iter().chain(roots) {
             self.descend(tree).await?;
         }
@@ -309,6 +367,22 @@ impl Cover<'_> {
             self.objects.pace().work(COST_OF_COMMIT).await;
         }
         Ok(trees)
+    }
+
+    /// Reaches all of the sealed pack, if all its commits and tags are reached.
+    fn reach_sealed(&mut self) -> Result<(), Stop> {
+        if !self.chart.pack(self.store).is_some_and(super::packfile::Pack::is_sealed) {
+            return Ok(());
+        }
+        let tips = commits_and_tags(self.chart)?;
+        let mut positions = tips.iter_from(0).filter_map(|bit| self.positions.get(bit as usize));
+        if positions.all(|position| self.reached.contains(*position)) {
+            for position in self.positions {
+                self.reached.insert(*position);
+            }
+            self.used.sealed = true;
+        }
+        Ok(())
     }
 
     /// Reaches a tree and all below it that is not reached.
@@ -497,6 +571,48 @@ mod tests {
         let (selection, _) = by_bitmap(&repository, &mut objects, &tips, &[]);
         assert_eq!(chosen(&objects, &selection), listed(&repository, &tips, &[]));
         assert!(selection.chosen.count() < u64::from(objects.total()));
+    }
+
+    #[test]
+    fn a_sealed_pack_is_reached_as_a_whole() {
+        let repository = tagged(95);
+        let store = charted(&repository);
+        let objects = || Objects::new(Arc::clone(&store), &[], crate::pack::Pace::default());
+        let tips = tips(&repository);
+        assert!(!store.packs()[0].is_sealed());
+        let (first, way) = by_bitmap(&repository, &mut objects(), &tips, &[]);
+        assert!(matches!(way, Way::Bitmaps(Used { sealed: false, .. })));
+        // The first clone of everything is a proof by itself.
+        assert!(store.packs()[0].is_sealed());
+        let (second, way) = by_bitmap(&repository, &mut objects(), &tips, &[]);
+        assert!(matches!(way, Way::Bitmaps(Used { sealed: true, trees: 0, .. })), "{way:?}");
+        assert_eq!(first.chosen, second.chosen);
+        // Whoever wants less gets less.
+        let (less, way) = by_bitmap(&repository, &mut objects(), &tips[..1], &[]);
+        assert!(matches!(way, Way::Bitmaps(Used { sealed: false, .. })));
+        assert_eq!(chosen(&objects(), &less), listed(&repository, &tips[..1], &[]));
+        compare(&repository, 95, 10);
+    }
+
+    #[test]
+    fn only_a_pack_without_unreachable_objects_is_proved_sealed() {
+        let prove = |repository: &Repository| {
+            let store = charted(repository);
+            let mut objects = Objects::new(Arc::clone(&store), &[], crate::pack::Pace::default());
+            let pace = objects.pace().clone();
+            let proved = repository.run(&pace, prove_sealed(&mut objects)).unwrap();
+            (proved, store.chart().unwrap().pack(&store).is_some_and(crate::pack::Pack::is_sealed))
+        };
+        let repository = tagged(96);
+        assert_eq!(prove(&repository), (Some(true), true));
+        // New packs on top change nothing.
+        repository.go_on(96, 40);
+        repository.git(&["repack", "-q"]);
+        assert_eq!(prove(&repository), (Some(true), true));
+        // A commit that no ref names is a tip of its own pack all the same; a blob that nothing names is not.
+        repository.git_fed(&["hash-object", "-w", "--stdin"], b"nobody names me");
+        repository.git(&["repack", "-adbfkq"]);
+        assert_eq!(prove(&repository), (Some(false), false));
     }
 
     #[test]
