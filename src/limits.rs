@@ -80,5 +80,8 @@ pub const BITMAP_XOR_MAX: u32 = 160;
 /// Bytes of resolved bitmaps one selection remembers. A repository of 230 000 objects needs 29 KB for each.
 pub const BITMAPS_HELD_MAX: usize = 16 * 1024 * 1024;
 
+/// Commits walked from haves to the nearest stored bitmap before a plain walk is taken to be cheaper.
+pub const HAVES_WALKED_MAX: u32 = 200;
+
 const _: () = assert!(WINDOW_MIN <= WINDOW_DEFAULT && WINDOW_DEFAULT <= WINDOW_MAX);
 const _: () = assert!(OBJECT_INLINE_MAX <= OBJECT_SIZE_MAX);

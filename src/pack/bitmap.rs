@@ -467,9 +467,11 @@ mod tests {
         for object in [ObjectType::Commit, ObjectType::Tree, ObjectType::Blob, ObjectType::Tag] {
             let format = "--batch-check=%(objectname) %(objecttype)";
             let lines = repository.git(&["cat-file", "--batch-all-objects", format]);
-            let of_type: String =
-                lines.lines().filter(|line| line.ends_with(object.name())).map(|line| format!("{line}\n")).collect();
-            assert_eq!(ids(&bitmaps.of_type(object).unwrap()), repository.parse_ids(&of_type).into_iter().collect());
+            let of_type: Vec<&str> = lines.lines().filter(|line| line.ends_with(object.name())).collect();
+            assert_eq!(
+                ids(&bitmaps.of_type(object).unwrap()),
+                repository.parse_ids(&of_type.join("\n")).into_iter().collect()
+            );
         }
         count as usize
     }

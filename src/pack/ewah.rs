@@ -161,9 +161,7 @@ mod tests {
         }
         let mut bytes = 640u32.to_be_bytes().to_vec();
         bytes.extend((words.len() as u32).to_be_bytes());
-        for word in words {
-            bytes.extend(word.to_be_bytes());
-        }
+        bytes.extend(words.iter().flat_map(|word| word.to_be_bytes()));
         bytes.extend([0; 4]);
         bytes
     }
@@ -240,8 +238,8 @@ mod tests {
                 let both: Vec<(bool, bool)> = bits(&before).into_iter().zip(expected).collect();
                 prop_assert!(bits(or).into_iter().eq(both.iter().map(|(a, b)| a | b)));
                 prop_assert!(bits(xor).into_iter().eq(both.iter().map(|(a, b)| a ^ b)));
-                prop_assert!(bits(rest).into_iter().eq(both.iter().map(|(a, b)| *a && !*b)));
-                prop_assert_eq!(set.is_within(&before), Ok(both.iter().all(|(a, b)| *a || !*b)));
+                prop_assert!(bits(rest).into_iter().eq(both.iter().map(|(a, b)| *a && !b)));
+                prop_assert_eq!(set.is_within(&before), Ok(both.iter().all(|(a, b)| *a || !b)));
                 prop_assert_eq!(set.is_within(or), Ok(true));
             }
         }

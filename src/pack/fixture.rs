@@ -58,6 +58,30 @@ impl Repository {
         self.git_fed(&["fast-import", "--quiet", "--force"], &history(seed, commits));
     }
 
+    /// Adds `commits` commits on top of the refs of `seed`, and a tag `t<seed>-more` of the first of them.
+    pub fn go_on(&self, seed: u64, commits: usize) {
+        let mut dice = Dice::new(seed ^ 0xabcd);
+        let mut tips = self.git(&["for-each-ref", "--format=%(objectname)", "refs/heads"]);
+        tips.push('\n');
+        let tips: Vec<&str> = tips.lines().collect();
+        let mut stream = String::new();
+        for commit in 1..=commits {
+            let time = 1_650_000_000 + commit * 100;
+            let branch = commit % 3;
+            writeln!(stream, "commit refs/heads/on{seed}-{branch}\nmark :{commit}").unwrap();
+            writeln!(stream, "committer N <n@x> {time} +0000\ndata <<E\non {commit} of {seed}\nE").unwrap();
+            if commit <= 3 {
+                writeln!(stream, "from {}", tips[dice.below(tips.len())]).unwrap();
+            }
+            writeln!(stream, "M 100644 inline d1/e{}/n{}\ndata <<E", dice.below(5), dice.below(9)).unwrap();
+            writeln!(stream, "value {} of {seed}\nE", dice.below(50)).unwrap();
+            if commit == 1 {
+                writeln!(stream, "tag t{seed}-more\nfrom :1\ntagger N <n@x> {time} +0000\ndata 2\nt").unwrap();
+            }
+        }
+        self.git_fed(&["fast-import", "--quiet", "--force"], stream.as_bytes());
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

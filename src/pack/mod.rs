@@ -6,6 +6,7 @@
 //! Read first: `planned_packs_hold_exactly_the_selection`.
 
 pub mod bitmap;
+pub mod chart;
 pub mod checksum;
 pub mod deflate;
 pub mod delta;
@@ -14,9 +15,11 @@ pub mod entry;
 pub mod ewah;
 pub mod fault;
 pub mod filter;
+pub mod graph;
 pub mod line;
 pub mod map;
 pub mod marks;
+pub mod midx;
 pub mod objects;
 pub mod order;
 pub mod pace;
@@ -29,6 +32,7 @@ pub mod sparse;
 pub mod store;
 pub mod tree;
 pub mod walk;
+pub mod ways;
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -36,11 +40,15 @@ pub(crate) mod fixture;
 mod tests;
 
 pub use self::{
+    bitmap::{BitmapError, Bitmaps},
+    chart::{Chart, ChartError},
     checksum::Checksum,
     entry::ObjectType,
     fault::Fault,
     filter::Omit,
+    graph::CommitGraph,
     map::Mapping,
+    midx::{Midx, MidxError},
     objects::Objects,
     order::OrderError,
     pace::{Ask, Loose, Pace},
@@ -50,4 +58,5 @@ pub use self::{
     sparse::Sparse,
     store::Store,
     walk::{Question, Selection, select},
+    ways::{Way, select_by_bitmap},
 };

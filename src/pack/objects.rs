@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     entry::ObjectType,
     fault::Fault,
+    graph::{CommitGraph, GraphCommit},
     pace::{Ask, Loose, Pace},
     packfile::Pack,
     reader::{Object, Reader},
@@ -29,6 +30,7 @@ pub struct Objects {
     loose_list: Vec<LooseObject>,
     /// Commits of the repository's own `shallow` file.
     cut: FxHashSet<ObjectId>,
+    graph: Option<Arc<CommitGraph>>,
     commits: FxHashMap<u32, Commit>,
     parents: Vec<u32>,
 }
@@ -60,9 +62,22 @@ impl Objects {
             loose: FxHashMap::default(),
             loose_list: Vec::new(),
             cut: shallow.iter().copied().collect(),
+            graph: None,
             commits: FxHashMap::default(),
             parents: Vec::new(),
         }
+    }
+
+    /// Lets commits come from a commit-graph. It is ignored in a shallow repository: it knows of no cut.
+    #[must_use]
+    pub fn with_graph(mut self, graph: Arc<CommitGraph>) -> Self {
+        self.graph = Some(graph).filter(|_| !self.is_shallow());
+        self
+    }
+
+    /// Whether the repository itself lacks the parents of some commits.
+    pub fn is_shallow(&self) -> bool {
+        !self.cut.is_empty()
     }
 
     /// The packed part.
@@ -218,6 +233,9 @@ impl Objects {
             return Ok(*known);
         }
         let id = self.id(position)?;
+        if let Some(known) = self.graph.as_ref().and_then(|graph| graph.find(&id)) {
+            return self.remember_from_graph(position, &known).await;
+        }
         let object = self.read(position).await?;
         if object.object != ObjectType::Commit {
             return Err(Fault::WrongType { id });
@@ -228,14 +246,22 @@ impl Objects {
         for parent in parsed.parents(self.store.kind()).take_while(|_| !is_cut) {
             parents.push(self.demand(&parent).await?);
         }
-        Ok(self.remember(position, &parsed, &parents))
+        Ok(self.remember(position, parsed.tree, parsed.time, &parents))
     }
 
-    fn remember(&mut self, position: u32, parsed: &ParsedCommit<'_>, parents: &[u32]) -> Commit {
+    async fn remember_from_graph(&mut self, position: u32, known: &GraphCommit) -> Result<Commit, Fault> {
+        let mut parents = Vec::with_capacity(known.parents.len());
+        for parent in &known.parents {
+            parents.push(self.demand(parent).await?);
+        }
+        Ok(self.remember(position, known.tree, known.time, &parents))
+    }
+
+    fn remember(&mut self, position: u32, tree: ObjectId, time: u64, parents: &[u32]) -> Commit {
         let start = u32::try_from(self.parents.len()).unwrap_or(u32::MAX);
         self.parents.extend_from_slice(parents);
         let end = u32::try_from(self.parents.len()).unwrap_or(u32::MAX);
-        let commit = Commit { tree: parsed.tree, time: parsed.time, parents: (start, end) };
+        let commit = Commit { tree, time, parents: (start, end) };
         self.commits.insert(position, commit);
         commit
     }

@@ -24,6 +24,7 @@ pub struct Pack {
     reverse: Option<Reverse>,
     /// Pack position -> index position, from the `.rev` file or computed when first needed.
     order: OnceLock<(Box<[u32]>, Option<OrderError>)>,
+    sealed: OnceLock<()>,
 }
 
 impl std::fmt::Debug for Pack {
@@ -73,7 +74,7 @@ impl Pack {
         if index.pack_checksum() != trailer || index.num_objects() != header.num_objects() {
             return Err(PackError::Mismatch { name });
         }
-        Ok(Self { name, kind, data, index, trailer, reverse: None, order: OnceLock::new() })
+        Ok(Self { name, kind, data, index, trailer, reverse: None, order: OnceLock::new(), sealed: OnceLock::new() })
     }
 
     /// Gives the pack its `.rev` file, which saves sorting. Its table is checked when first needed ([`Self::order_fault`]).
@@ -83,6 +84,16 @@ impl Pack {
     pub fn read_order_from(&mut self, reverse: Mapping) -> Result<(), OrderError> {
         self.reverse = Some(Reverse::open(reverse, self.kind, self.count(), &self.trailer)?);
         Ok(())
+    }
+
+    /// Whether the pack is known to be sealed: it holds exactly what is reachable from its own commits and tags.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.get().is_some()
+    }
+
+    /// Remembers a proof that the pack is sealed. A pack never changes, so neither does this.
+    pub fn learn_sealed(&self) {
+        let _ = self.sealed.set(());
     }
 
     /// File name without folder and ending, `pack-<hash>`.

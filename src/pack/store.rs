@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{checksum::Checksum, packfile::Pack};
+use super::{chart::Chart, checksum::Checksum, packfile::Pack};
 use crate::oid::{Kind, ObjectId, oid};
 
 /// Packs of one repository (its own first, then those of its alternates).
@@ -17,6 +17,7 @@ pub struct Store {
     /// `starts[i]` is the first position of pack `i`; one more at the end holds the total.
     starts: Vec<u32>,
     identity: [u8; 32],
+    chart: Option<Chart>,
 }
 
 /// More objects than positions.
@@ -42,7 +43,17 @@ impl Store {
             sum.update(pack.trailer().as_bytes());
         }
         let identity = sum.finish().as_bytes().try_into().unwrap_or_default();
-        Ok(Self { kind, packs, starts, identity })
+        Ok(Self { kind, packs, starts, identity, chart: None })
+    }
+
+    /// Gives the store the bitmap file that was opened for it.
+    pub fn set_chart(&mut self, chart: Chart) {
+        self.chart = Some(chart);
+    }
+
+    /// Its bitmap file, if it has one that looked sound.
+    pub fn chart(&self) -> Option<&Chart> {
+        self.chart.as_ref()
     }
 
     /// The same for stores with the same packs in the same order, in which positions mean the same.

@@ -61,7 +61,7 @@ pub fn some(dice: &mut Dice, from: &[ObjectId], most: usize) -> Vec<ObjectId> {
 }
 
 /// A repository with tags of a tag, a tree and a blob.
-fn tagged(seed: u64) -> Repository {
+pub fn tagged(seed: u64) -> Repository {
     let repository = Repository::packed(seed, 40);
     for (name, of) in [("of-tag", format!("t{seed}-")), ("of-tree", format!("b{seed}-")), ("of-blob", String::new())] {
         let what = match name {
@@ -243,7 +243,7 @@ fn shown(client: &Repository) -> String {
 /// A repository that holds all that is reachable from `haves`.
 fn client_with(server: &Repository, haves: &[ObjectId]) -> Repository {
     let client = Repository::empty(server.kind);
-    let input: String = haves.iter().map(|id| format!("{id}\n")).collect();
+    let input = haves.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n") + "\n";
     if !haves.is_empty() {
         let pack = server.git_bytes(&["pack-objects", "-q", "--revs", "--stdout"], input.as_bytes());
         client.git_bytes(&["index-pack", "--stdin"], &pack);
