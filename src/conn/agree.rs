@@ -36,7 +36,10 @@ impl Work {
     /// Nothing is read yet.
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
         let pace = Pace::default();
-        let objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
+        let mut objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
+        if let Some(graph) = &snapshot.graph {
+            objects = objects.with_graph(Arc::clone(graph));
+        }
         Self { snapshot, objects, pace }
     }
 }

@@ -4,19 +4,13 @@
 //! the ring is served; whatever a visit needs is fetched here, by plain calls on files in the page cache.
 //! Read first: `tests/stock_git.rs`.
 
+pub mod idle;
 mod record;
 
-use std::{
-    io::IoSlice,
-    net::SocketAddr,
-    rc::Rc,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc, time::Instant};
 
 use crate::{
     conn::{self, Counter, LargePart, Need, Rules, Step},
-    pack::shelf::Shelf,
     repo::Catalogue,
     ring::{self, Arrival, Socket},
 };
@@ -79,21 +73,6 @@ pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catal
     }
 }
 
-/// Drops what is remembered of packs that left their repositories, again and again: deleted packs would fill the disk.
-pub async fn sweep_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        for (number, path) in catalogue.open_packs().iter().enumerate() {
-            if let Some(pack) = catalogue.forget_gone(path) {
-                shelf.sweep(|plan| plan.packs().iter().any(|held| Arc::ptr_eq(held, &pack)));
-            }
-            if number % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    }
-}
-
 fn fulfil(need: Need, counter: &mut Counter, catalogue: &Catalogue) {
     match need {
         Need::Snapshot { path, fresh } => counter.handle_snapshot(catalogue.snapshot(&path, fresh)),
@@ -111,9 +90,5 @@ fn next_part(mut stream: Box<crate::repo::LooseStream>) -> Option<LargePart> {
     Some(LargePart { bytes, stream })
 }
 
-/// How often packs are looked at.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Packs looked at before the loop is given back: a look is one `stat`.
-const LOOKS_AT_ONCE: usize = 100;
 /// Bytes of a large object read at a time.
 const PART: usize = 64 * 1024;
