@@ -20,7 +20,10 @@ use super::{
     tree::{EntryMode, TreeEntries},
     walk::{Question, Selection, select},
 };
-use crate::limits;
+use crate::{
+    limits,
+    oid::{Kind, ObjectId, oid},
+};
 
 /// How a selection was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +168,19 @@ async fn cover(
     let positions = chart.positions(store, &pace).await?;
     let reached = Marks::with_room(objects.total());
     let resolver = Resolver::new(chart.bitmaps());
-    let used = Used::default();
-    let mut cover =
-        Cover { objects, store, chart, positions, resolver, bits: Marks::default(), reached, used, is_had: true };
+    let (used, recent) = (Used::default(), Recent::new(store.kind()));
+    let mut cover = Cover {
+        objects,
+        store,
+        chart,
+        positions,
+        resolver,
+        bits: Marks::default(),
+        reached,
+        recent,
+        used,
+        is_had: true,
+    };
     cover.reach(&question.haves).await?;
     let common = cover.reached.clone();
     cover.is_had = false;
@@ -202,6 +215,7 @@ struct Cover<'a> {
     /// The part of `reached` that came from bitmaps, as bits.
     bits: Marks,
     reached: Marks,
+    recent: Recent,
     used: Used,
     /// Whether haves are at hand: what they lead to need not be here.
     is_had: bool,
@@ -410,6 +424,9 @@ impl Cover<'_> {
                 if mode == EntryMode::Gitlink {
                     continue;
                 }
+                if !self.recent.is_new(id) {
+                    continue;
+                }
                 let position = match self.store.find(id) {
                     Some(position) => Some(position),
                     None => self.objects.locate_loose(id).await?,
@@ -430,20 +447,41 @@ impl Cover<'_> {
     }
 }
 
+/// Ids met lately in trees: most of a tree stands in the tree before it, and is not worth another look at an index.
+struct Recent(Vec<ObjectId>);
+
+impl Recent {
+    fn new(kind: Kind) -> Self {
+        Self(vec![ObjectId::null(kind); RECENT_COUNT])
+    }
+
+    /// Whether the id was not met lately; from now on it was.
+    fn is_new(&mut self, id: &oid) -> bool {
+        let place = id.as_bytes().last_chunk::<4>().map_or(0, |raw| u32::from_le_bytes(*raw)) as usize % RECENT_COUNT;
+        match self.0.get_mut(place) {
+            Some(met) if **met == *id => false,
+            Some(met) => {
+                *met = id.to_owned();
+                true
+            }
+            None => true,
+        }
+    }
+}
+
+/// Ids of [`Recent`]: 270 KB, which a core keeps at hand.
+const RECENT_COUNT: usize = 8192;
 /// Units a commit costs beside reading it.
 const COST_OF_COMMIT: usize = 300;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        oid::{Kind, ObjectId},
-        pack::{
-            Midx, Omit,
-            fixture::{Dice, Repository, map, map_bytes},
-            graph::CommitGraph,
-            tests::{chosen, listed, some, tagged, tips, walk},
-        },
+    use crate::pack::{
+        Midx, Omit,
+        fixture::{Dice, Repository, map, map_bytes},
+        graph::CommitGraph,
+        tests::{chosen, listed, some, tagged, tips, walk},
     };
     use std::collections::BTreeSet;
 
