@@ -3,6 +3,7 @@
 //! Synthetic inputs from a fixed seed, each answer checked once before it is timed. With `PACKRING_BENCH_REPO` set to a bare
 //! repository (one pack, repacked with `-b`), also the selection of a mirror clone by bitmap and by walk, warm. Does not
 //! measure cold pages, loose objects, or anything between a plan and a socket.
+#![allow(missing_docs, reason = "the macros of criterion document nothing")]
 
 #![expect(missing_docs, reason = "criterion makes a public function without any")]
 

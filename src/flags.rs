@@ -6,7 +6,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{budget::Pin, limits, log, repo, ring::Knobs};
+use crate::{budget::Pin, limits, log, repo, ring};
 
 /// Serves Git repositories over smart HTTP, from mapped packs, one io_uring loop per CPU.
 #[derive(Debug, Parser)]
@@ -57,9 +57,10 @@ pub struct Serve {
     #[arg(long, value_enum, default_value_t = IoChoice::Auto)]
     pub io: IoChoice,
 
-    /// Settings of the rings, for measuring: entries=N, single-issuer=on|off, coop-taskrun=on|off, sqpoll=MS
-    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", value_parser = Knobs::parse)]
-    pub ring: Knobs,
+    /// Settings of rings and sockets, for measuring; serving needs none: entries, single-issuer, coop-taskrun,
+    /// taskrun-flag, sqpoll=MS, buffers, buffer=BYTES, backlog, nodelay, sndbuf=BYTES, lowat=BYTES; switches take on or off
+    #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',')]
+    pub ring: Vec<ring::Setting>,
 
     /// Which repositories: all, or those with a file git-daemon-export-ok
     #[arg(long, value_enum, default_value_t = ExportChoice::All)]
@@ -103,8 +104,8 @@ pub struct Serve {
     pub write_timeout: Duration,
 
     /// How log lines look
-    #[arg(long, value_enum, default_value_t = log::Format::Text)]
-    pub log_format: log::Format,
+    #[arg(long, value_enum, default_value_t = LogChoice::Text)]
+    pub log_format: LogChoice,
 
     /// Log more; twice for everything
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -113,6 +114,45 @@ pub struct Serve {
     /// Log only warnings and errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
+}
+
+impl Serve {
+    /// Rings and sockets as `--ring` asks.
+    pub fn tuning(&self) -> ring::Tuning {
+        let mut tuning = ring::Tuning::default();
+        for setting in &self.ring {
+            tuning.apply(setting);
+        }
+        tuning
+    }
+}
+
+/// `--log-format`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogChoice {
+    /// For people
+    Text,
+    /// One JSON object for each line
+    Json,
+}
+
+impl From<LogChoice> for log::Format {
+    fn from(choice: LogChoice) -> Self {
+        match choice {
+            LogChoice::Text => Self::Text,
+            LogChoice::Json => Self::Json,
+        }
+    }
+}
+
+impl From<IoChoice> for ring::Choice {
+    fn from(choice: IoChoice) -> Self {
+        match choice {
+            IoChoice::Auto => Self::Auto,
+            IoChoice::Uring => Self::Uring,
+            IoChoice::Epoll => Self::Epoll,
+        }
+    }
 }
 
 /// `--loops`

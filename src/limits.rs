@@ -68,6 +68,9 @@ pub const TAG_DEPTH_MAX: usize = 1000;
 /// Bytes of a ref file or of `HEAD`, `shallow`, `info/alternates`, `config`.
 pub const SMALL_FILE_MAX: u64 = 16 * 1024 * 1024;
 
+/// Bytes of a commit-graph: about 60 for each commit.
+pub const GRAPH_SIZE_MAX: usize = 1 << 30;
+
 /// Snapshots of repositories that are remembered. An idle one holds its refs (about 100 bytes each) and its mappings.
 pub const SNAPSHOTS_MAX: usize = 10_000;
 

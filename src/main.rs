@@ -1,27 +1,40 @@
 //! The command line of packring: parse, settle everything, open the doors, exit codes.
 
-use std::{io, io::Write, process::ExitCode, rc::Rc, sync::Arc};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    num::NonZeroUsize,
+    process::ExitCode,
+    rc::Rc,
+    sync::Arc,
+};
 
 use clap::Parser;
 use packring::{
     budget::{Budget, Placement},
     conn::Rules,
-    flags::{Arguments, Command, IoChoice, Serve},
+    flags::{Arguments, Command, Serve},
     log,
     pack::shelf::Shelf,
     repo::{Catalogue, CatalogueOptions},
-    ring::{self, Io, Setup},
+    ring::{self, Backend, Ended, Listener, Options, Reason, Stop},
     serve,
 };
 
 fn main() -> ExitCode {
     let Command::Serve(flags) = Arguments::parse().command;
-    log::start(flags.log_format, flags.verbose, flags.quiet);
+    if let Err(error) = log::start(flags.log_format.into(), flags.verbose, flags.quiet) {
+        eprintln!("{error}");
+        return ExitCode::from(2);
+    }
     match run(&flags) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            tracing::warn!("connections were cut");
+        Ok(ended) if ended.cut > 0 => {
+            tracing::warn!("{} connections were cut", ended.cut);
             ExitCode::from(3)
+        }
+        Ok(ended) => {
+            tracing::info!("served {} connections", ended.visits);
+            ExitCode::SUCCESS
         }
         Err(error) => {
             tracing::error!("{error}");
@@ -30,45 +43,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(flags: &Serve) -> io::Result<()> {
-    let io = choose_io(flags)?;
+fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
+    let tuning = flags.tuning();
+    let chosen = ring::choose(flags.io.into(), &tuning)?;
+    if let Reason::Refused(refusal) = &chosen.reason {
+        tracing::warn!("{refusal}; going on with epoll");
+    }
     let catalogue = Arc::new(open_catalogue(flags)?);
     let rules = rules(flags);
     let budget = Budget::of_this_process();
     let placement = budget.place(flags.loops.0, flags.pin);
-    let listeners = ring::listen(&flags.listen, io)?;
-    let addresses = listeners.iter().map(ring::Listener::address).collect::<io::Result<Vec<_>>>()?;
-    let setup = Setup {
-        cpus: placement.cpus.clone(),
-        knobs: flags.ring,
+    let listen = |address: &SocketAddr| {
+        let named = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
+        Listener::bind(*address, &tuning).map_err(named)
+    };
+    let listeners = flags.listen.iter().map(listen).collect::<io::Result<Vec<_>>>()?;
+    let addresses: Vec<SocketAddr> = listeners.iter().map(Listener::address).collect();
+    let stop = Stop::new()?;
+    stop.on_signals()?;
+    announce(&catalogue, &addresses, chosen.backend, &placement, &budget)?;
+    let options = Options {
+        tuning,
+        loops: NonZeroUsize::new(placement.loops).unwrap_or(NonZeroUsize::MIN),
+        cpus: placement.cpus,
         drain: flags.drain,
         write_timeout: flags.write_timeout,
-        connections_max: flags.max_connections.max(1),
-        ..Setup::new(listeners, placement.loops, io)
+        visits_max: NonZeroUsize::new(flags.max_connections).unwrap_or(NonZeroUsize::MIN),
+        ..Options::new(chosen.backend, listeners)
     };
-    announce(&catalogue, &addresses, io, &placement, &budget)?;
-    ring::run(&setup, |number| {
+    Ok(ring::run(options, &stop, |number| {
         if number == 0 {
             let (catalogue, shelf) = (Arc::clone(&catalogue), Arc::clone(&rules.shelf));
-            tokio::task::spawn_local(serve::sweep_for_ever(catalogue, shelf));
+            tokio::task::spawn_local(serve::idle::sweep_for_ever(Arc::clone(&catalogue), shelf));
+            tokio::task::spawn_local(serve::idle::seal_for_ever(catalogue));
         }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));
         move |socket, peer| serve::serve(socket, peer, Rc::clone(&rules), Arc::clone(&catalogue))
-    })
-}
-
-fn choose_io(flags: &Serve) -> io::Result<Io> {
-    match flags.io {
-        IoChoice::Epoll => Ok(Io::Epoll),
-        IoChoice::Uring => ring::probe(flags.ring).map(|()| Io::Uring).map_err(io::Error::other),
-        IoChoice::Auto => Ok(match ring::probe(flags.ring) {
-            Ok(()) => Io::Uring,
-            Err(refused) => {
-                tracing::warn!("{refused}; going on with epoll");
-                Io::Epoll
-            }
-        }),
-    }
+    })?)
 }
 
 fn open_catalogue(flags: &Serve) -> io::Result<Catalogue> {
@@ -107,20 +118,16 @@ fn rules(flags: &Serve) -> Rules {
 /// One line for the log; and on standard output, for whoever started us with port 0, where we listen.
 fn announce(
     catalogue: &Catalogue,
-    addresses: &[std::net::SocketAddr],
-    io: Io,
+    addresses: &[SocketAddr],
+    backend: Backend,
     placement: &Placement,
     budget: &Budget,
 ) -> io::Result<()> {
     let listed: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
-    let way = match io {
-        Io::Uring => "io_uring",
-        Io::Epoll => "epoll",
-    };
     let pinning =
         if placement.cpus.is_empty() { "not pinned".to_owned() } else { format!("on CPUs {:?}", placement.cpus) };
     tracing::info!(
-        "serving {} at {} by {way}: {} loops, {pinning} (budget: {budget}); everything below that folder is public",
+        "serving {} at {} by {backend}: {} loops, {pinning} (budget: {budget}); everything below that folder is public",
         catalogue.root().display(),
         listed.join(", "),
         placement.loops,

@@ -36,7 +36,10 @@ impl Work {
     /// Nothing is read yet.
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
         let pace = Pace::default();
-        let objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
+        let mut objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
+        if let Some(graph) = &snapshot.graph {
+            objects = objects.with_graph(Arc::clone(graph));
+        }
         Self { snapshot, objects, pace }
     }
 }
@@ -167,12 +170,16 @@ pub async fn shallows(work: &mut Work, fetch: &Fetch, wants: &[u32], tell_own: b
     }
     let cut = match asked_cut(work, fetch).await? {
         Some(cut) => Some(cut),
-        None if tell_own && !own.is_empty() => Some(Cut::Depth(depth::INFINITE)),
+        None if tell_own && !own.is_empty() => {
+            // What the client has cut stays cut: it did not ask for more.
+            own.extend(&client);
+            Some(Cut::Depth(depth::INFINITE))
+        }
         None => None,
     };
     let boundary = match cut {
         Some(cut) => Some(depth::boundary(&mut work.objects, wants, &client, &own, &cut).await?),
-        None => (tell_own && !fetch.shallow.is_empty()).then(Boundary::default),
+        None => (tell_own && !client.is_empty()).then(Boundary::default),
     };
     Ok(Shallows { client, boundary })
 }

@@ -135,12 +135,14 @@ async fn agree_in_slices(work: &mut Work, asked: &Fetch) -> Result<Agreed, Fault
         }
     }
     let shallows = agree::shallows(work, asked, &wants, true).await?;
+    // The order of gitprotocol-v2(5), which clients read by; stock git's server has these two the other way round, and its
+    // own client then fails (a depth with `want-ref`).
+    push_shallow_info(work, &mut text, &shallows)?;
     let named = agree::wanted_refs(work, asked)?;
     if !named.is_empty() {
         answer::push_wanted_refs(&mut text, named.iter().map(|(name, id)| (name.as_slice(), *id)));
         text.extend_from_slice(pkt::DELIM);
     }
-    push_shallow_info(work, &mut text, &shallows)?;
     let question = agree::question(work, asked, wants, &haves, &shallows).await?;
     Ok(Agreed { text, question: Some(question) })
 }

@@ -25,6 +25,8 @@ pub mod record;
 pub mod refs;
 pub mod route;
 pub mod rules;
+#[cfg(test)]
+mod tests;
 pub mod vet;
 pub mod visit;
 

@@ -24,6 +24,7 @@ use crate::{
         entry,
         plan::{Counts, Large},
         shelf::{Found, PlanKey},
+        ways::{Way, select_by_bitmap},
     },
     proto::{
         Fetch,
@@ -53,6 +54,8 @@ pub struct Made {
     pub plan: Arc<Plan>,
     /// What is fetched elsewhere instead: checksum of a pack and its address, as configured.
     pub elsewhere: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How the selection was found.
+    pub way: &'static str,
 }
 
 /// Finds the plan for a question, or makes it, giving signs of life meanwhile.
@@ -81,7 +84,7 @@ pub async fn make(
         match call.rules.shelf.find(key) {
             Found::Ready(plan) => {
                 call.record.way = Some("kept plan");
-                return Ok(Made { plan, elsewhere: Vec::new() });
+                return Ok(Made { plan, elsewhere: Vec::new(), way: "kept plan" });
             }
             Found::Yours(promise) => break Some(promise),
             Found::InTheMaking => {
@@ -90,12 +93,12 @@ pub async fn make(
             }
         }
     };
-    call.record.way = Some("walk");
     let (pace, snapshot) = (work.pace.clone(), Arc::clone(&work.snapshot));
     let mut making = pin!(choose_and_plan(work, question, fetch));
     loop {
         if let Some(made) = call.desk.slice(&pace, &snapshot, making.as_mut()).await {
             let made = made?;
+            call.record.way = Some(made.way);
             if let Some(promise) = promise {
                 promise.keep(&made.plan);
             }
@@ -161,14 +164,19 @@ fn key_of(work: &Work, question: &Question, fetch: &Fetch) -> PlanKey {
 }
 
 async fn choose_and_plan(work: &mut Work, question: &Question, fetch: &Fetch) -> Result<Made, Fault> {
-    let mut selection = pack::select(&mut work.objects, question).await?;
+    let (mut selection, way) = select_by_bitmap(&mut work.objects, question).await?;
     if fetch.include_tag {
         include_tags(work, &mut selection).await?;
     }
     let elsewhere = leave_elsewhere(work, &mut selection, fetch).await?;
     let dialect = Dialect { ofs_delta: fetch.ofs_delta, thin: fetch.thin_pack };
     let plan = pack::plan(&mut work.objects, &selection, dialect).await?;
-    Ok(Made { plan: Arc::new(plan), elsewhere })
+    let way = match way {
+        Way::Bitmaps(used) if used.sealed => "sealed pack",
+        Way::Bitmaps(_) => "bitmaps",
+        Way::Walk(_) => "walk",
+    };
+    Ok(Made { plan: Arc::new(plan), elsewhere, way })
 }
 
 /// Adds the annotated tags whose object is sent, with every tag between.

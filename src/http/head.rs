@@ -170,12 +170,12 @@ impl HeadReader {
         let room = limits::HEAD_SIZE_MAX - self.kept.len();
         let before = self.kept.len();
         self.kept.extend_from_slice(rest.get(..rest.len().min(room)).unwrap_or_default());
+        self.refuse_early()?;
         let unsearched = self.kept.get(self.searched..).unwrap_or_default();
         let Some(found) = memchr::memmem::find(unsearched, END) else {
             if self.kept.len() >= limits::HEAD_SIZE_MAX {
                 return Err(HeadError::TooLarge { limit: limits::HEAD_SIZE_MAX });
             }
-            self.refuse_early()?;
             self.searched = self.kept.len().saturating_sub(END.len() - 1);
             return Ok((bytes.len(), None));
         };
@@ -185,7 +185,8 @@ impl HeadReader {
         Ok((skipped + size - before, Some(head?)))
     }
 
-    /// What can never become a head is refused before its end arrives: else a TLS hello would wait for the deadline.
+    /// What can never become a head is refused before its end arrives: else a TLS hello would wait for the deadline. Methods
+    /// that servers know are in capitals.
     fn refuse_early(&self) -> Result<(), HeadError> {
         match self.kept.first() {
             Some(byte) if !byte.is_ascii_uppercase() => Err(HeadError::Malformed),
@@ -462,6 +463,9 @@ mod tests {
         assert_eq!(whole(coded), Err(TransferCoding));
         assert_eq!(whole(b"PRI * HTTP/2.0\r\n\r\n").unwrap_err().status(), Status::VERSION_NOT_SUPPORTED);
         assert_eq!(HeadReader::new().take(b"\x16\x03\x01"), Err(Malformed));
+        for start in ["!OST / HTTP/1.1\r\n", "!OST / HTTP/1.1\r\nHost: h\r\n\r\n"] {
+            assert_eq!(HeadReader::new().take(start.as_bytes()), Err(Malformed), "alike whole and split");
+        }
     }
 
     #[test]

@@ -250,6 +250,84 @@ pub fn compose(outer: &[u8], inner: &[u8], size_max: usize) -> Result<Option<Vec
     Ok(writer.finish())
 }
 
+/// Makes a delta for `target` against `base`; `None` when it would have more than `size_max` bytes.
+///
+/// Finds runs of at least [`BLOCK`] bytes that start at a multiple of that in the base: enough for versions of one file,
+/// which is what it is asked for, and far cheaper than a search among strangers.
+pub fn make(base: &[u8], target: &[u8], size_max: usize) -> Option<Vec<u8>> {
+    let blocks = Blocks::of(base);
+    let mut writer = Writer::new(base.len() as u64, target.len() as u64, size_max);
+    let (mut at, mut said) = (0, 0);
+    while at + BLOCK <= target.len() {
+        let Some(mut from) = blocks.find(base, target.get(at..at + BLOCK)?) else {
+            at += 1;
+            continue;
+        };
+        let mut start = at;
+        // What was passed over may match backwards as well.
+        while start > said && from > 0 && base.get(from - 1) == target.get(start - 1) {
+            (start, from) = (start - 1, from - 1);
+        }
+        let size = common_size(base.get(from..)?, target.get(start..)?);
+        writer.insert(target.get(said..start)?);
+        writer.copy(from as u64, size as u64);
+        at = start + size;
+        said = at;
+        if writer.is_beyond {
+            return None;
+        }
+    }
+    writer.insert(target.get(said..)?);
+    writer.finish()
+}
+
+/// How many bytes are the same at the front of both.
+fn common_size(a: &[u8], b: &[u8]) -> usize {
+    let words = a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count() * 8;
+    let rest = a.iter().zip(b).skip(words);
+    words + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// Where the blocks of a base are, by their content.
+struct Blocks {
+    /// Block number + 1 in each slot; the last of several with one hash.
+    slots: Vec<u32>,
+    shift: u32,
+}
+
+impl Blocks {
+    fn of(base: &[u8]) -> Self {
+        let count = base.len() / BLOCK;
+        let bits = (count * 2).next_power_of_two().trailing_zeros().clamp(4, 24);
+        let mut blocks = Self { slots: vec![0; 1 << bits], shift: 64 - bits };
+        // From the end, so that the first of equal blocks wins.
+        for (number, block) in base.chunks_exact(BLOCK).enumerate().rev() {
+            let slot = blocks.slot(block);
+            if let Some(slot) = blocks.slots.get_mut(slot) {
+                *slot = u32::try_from(number + 1).unwrap_or(0);
+            }
+        }
+        blocks
+    }
+
+    fn slot(&self, block: &[u8]) -> usize {
+        let word =
+            |from: usize| block.get(from..from + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let mixed =
+            word(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word(8).wrapping_mul(0xc2b2_ae3d_27d4_eb4f).rotate_left(31);
+        usize::try_from(mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift).unwrap_or(0)
+    }
+
+    fn find(&self, base: &[u8], block: &[u8]) -> Option<usize> {
+        let number = self.slots.get(self.slot(block)).copied().filter(|number| *number > 0)?;
+        let from = (number as usize - 1) * BLOCK;
+        (base.get(from..from + BLOCK)? == block).then_some(from)
+    }
+}
+
+/// Bytes of a block.
+const BLOCK: usize = 16;
+
 /// The instructions of the inner delta, each with where in the result its bytes start.
 struct Parts<'a> {
     parts: Vec<(u64, Instruction<'a>)>,
@@ -646,6 +724,17 @@ mod tests {
         proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>()), 0..40)
     }
 
+    #[test]
+    fn a_small_edit_makes_a_small_delta() {
+        let base: Vec<u8> = (0..20_000u32).flat_map(|number| format!("line {number}\n").into_bytes()).collect();
+        let mut target = base.clone();
+        target.splice(100_000..100_003, *b"another thing");
+        target.splice(10..10, *b"more");
+        let delta = make(&base, &target, usize::MAX).unwrap();
+        assert!(delta.len() < 120, "{} bytes", delta.len());
+        assert!(apply(&base, &delta).unwrap() == target);
+    }
+
     proptest! {
         #[test]
         fn applying_equals_the_manual_page(base in proptest::collection::vec(any::<u8>(), 0..2000), steps in steps()) {
@@ -653,6 +742,14 @@ mod tests {
             let expected = naive(&base, &delta);
             prop_assert!(expected.is_some());
             prop_assert_eq!(apply(&base, &delta).ok(), expected);
+        }
+
+        #[test]
+        fn a_made_delta_makes_its_target(base in proptest::collection::vec(0u8..4, 0..3000), steps in steps()) {
+            let target = apply(&base, &made(base.len(), &steps)).unwrap();
+            let delta = make(&base, &target, usize::MAX).unwrap();
+            prop_assert_eq!(apply(&base, &delta).unwrap(), target.clone());
+            prop_assert_eq!(make(&base, &target, delta.len() - 1), None);
         }
 
         #[test]

@@ -118,7 +118,7 @@ async fn by_depth(
         let commit = objects.commit(position).await?;
         let parents = objects.parents(&commit).to_vec();
         objects.pace().work(COST_OF_LOOK).await;
-        if (depth != INFINITE && at >= depth) || (parents.is_empty() && own.contains(&position)) {
+        if (depth != INFINITE && at >= depth) || own.contains(&position) {
             edge.push(position);
             continue;
         }

@@ -15,6 +15,7 @@ use super::{
     fault::Fault,
     graph::{CommitGraph, GraphCommit},
     pace::{Ask, Loose, Pace},
+    packfile::Pack,
     reader::{Object, Reader},
     store::Store,
 };
@@ -177,6 +178,28 @@ impl Objects {
             Loose::Seen { .. } => Err(Fault::TooLarge { id, size, limit: crate::limits::OBJECT_INLINE_MAX }),
             Loose::Absent | Loose::Broken => Err(Fault::Missing { id }),
         }
+    }
+
+    /// See [`Reader::retarget`]; the entry stands in a pack of the store.
+    ///
+    /// # Errors
+    /// The pack is damaged there.
+    pub async fn retarget(
+        &mut self,
+        pack: &Pack,
+        offset: u64,
+        id: ObjectId,
+        is_base: impl Fn(u64) -> bool,
+    ) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+        self.reader.retarget(pack, offset, id, is_base, &self.pace).await
+    }
+
+    /// See [`Reader::root_of`].
+    ///
+    /// # Errors
+    /// The pack is damaged there.
+    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<u64, Fault> {
+        self.reader.root_of(pack, offset, id)
     }
 
     /// Type of the object at a position, without inflating it.

@@ -8,8 +8,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use rustc_hash::FxHashMap;
+
 use super::{
     deflate::Deflater,
+    delta,
     entry::{self, Entry, EntryKind, ObjectType},
     fault::Fault,
     objects::Objects,
@@ -51,6 +54,10 @@ pub struct Counts {
     pub rewritten: u32,
     /// Deltas against an object the client has (thin pack).
     pub thin: u32,
+    /// Deltas joined to one against an object further down the chain.
+    pub retargeted: u32,
+    /// Deltas made anew, against another object of the same family.
+    pub compared: u32,
     /// Objects inflated and deflated anew.
     pub deflated: u32,
 }
@@ -257,6 +264,17 @@ struct Draft {
     start: u32,
     /// Verbatim ranges of the pack at hand, ascending.
     runs: Vec<Run>,
+    /// Of each family (objects whose chains end at one entry): the last that was not copied.
+    families: FxHashMap<u64, Relative>,
+}
+
+/// An object of a family, as it stands in the answer.
+#[derive(Clone, Copy, Debug)]
+struct Relative {
+    position: u32,
+    out: u64,
+    /// Deltas made anew below it.
+    depth: u32,
 }
 
 /// Bytes `start..end` of the pack stand at `out` in the answer.
@@ -272,7 +290,8 @@ enum Saying {
     AsItStands,
     /// The bytes of our own that replace the header.
     NewHeader(Vec<u8>),
-    Deflated,
+    /// It cannot be copied.
+    Otherwise,
 }
 
 impl Draft {
@@ -288,7 +307,15 @@ impl Draft {
             trailer_planned: false,
             counts: Counts { objects, ..Counts::default() },
         };
-        let mut draft = Self { plan, dialect, deflater: Deflater::new(), number: 0, start: 0, runs: Vec::new() };
+        let mut draft = Self {
+            plan,
+            dialect,
+            deflater: Deflater::new(),
+            number: 0,
+            start: 0,
+            runs: Vec::new(),
+            families: FxHashMap::default(),
+        };
         let mut header = *b"PACK\0\0\0\x02\0\0\0\0";
         header[8..].copy_from_slice(&objects.to_be_bytes());
         draft.push_inline(&header);
@@ -299,6 +326,7 @@ impl Draft {
         self.plan.packs.push(pack);
         (self.number, self.start) = (number, start);
         self.runs.clear();
+        self.families.clear();
     }
 
     /// All entries of the pack: distances between them stay as they are.
@@ -330,7 +358,16 @@ impl Draft {
                     self.push_extent(offset + used, size - used);
                     self.runs.push(Run { start: offset, end, out: self.plan.size - size + used - header.len() as u64 });
                 }
-                Saying::Deflated => self.deflate(objects, position).await?,
+                Saying::Otherwise => {
+                    let run = Run { start: offset, end, out: self.plan.size };
+                    if self.retarget(objects, pack, &run, selection, id).await?
+                        || self.compare(objects, pack, offset, position, id).await?
+                        || self.deflate(objects, position).await?
+                    {
+                        // Later deltas may rest on it as if it had been copied.
+                        self.runs.push(run);
+                    }
+                }
             }
             objects.pace().work(COST_OF_ENTRY).await;
         }
@@ -360,14 +397,11 @@ impl Draft {
         if let Some(base_out) = self.out_of(base) {
             return self.say_delta(pack, offset, entry, base, base_out);
         }
-        let base_id = pack
-            .position_of_offset(base)
-            .and_then(|at| pack.order().get(at as usize))
-            .and_then(|index| pack.id_at(*index));
+        let base_id = id_of(pack, base);
         let had = |id: &&crate::oid::oid| {
             objects.store().find(id).is_some_and(|position| selection.common.contains(position))
         };
-        let Some(base_id) = base_id.filter(|_| self.dialect.thin).filter(had) else { return Saying::Deflated };
+        let Some(base_id) = base_id.filter(|_| self.dialect.thin).filter(had) else { return Saying::Otherwise };
         self.plan.counts.thin += 1;
         self.plan.counts.deltas += 1;
         if matches!(entry.kind, EntryKind::RefDelta { .. }) {
@@ -384,11 +418,7 @@ impl Draft {
         let EntryKind::OfsDelta { distance } = entry.kind else { return Saying::AsItStands };
         let mut header = Vec::with_capacity(40);
         if !self.dialect.ofs_delta {
-            let base_id = pack
-                .position_of_offset(base)
-                .and_then(|at| pack.order().get(at as usize))
-                .and_then(|index| pack.id_at(*index));
-            let Some(base_id) = base_id else { return Saying::Deflated };
+            let Some(base_id) = id_of(pack, base) else { return Saying::Otherwise };
             entry::push_ref_delta(&mut header, &base_id.to_owned(), entry.size);
         } else if self.plan.size - base_out == distance {
             return Saying::AsItStands;
@@ -403,14 +433,90 @@ impl Draft {
         Saying::NewHeader(header)
     }
 
-    /// Says an object whole: small ones now, large ones behind everything else.
-    async fn deflate(&mut self, objects: &mut Objects, position: u32) -> Result<(), Fault> {
+    /// Says a delta against an object further down its chain, if one of these is written or had. False when none is.
+    async fn retarget(
+        &mut self,
+        objects: &mut Objects,
+        pack: &Pack,
+        run: &Run,
+        selection: &Selection,
+        id: ObjectId,
+    ) -> Result<bool, Fault> {
+        let store = Arc::clone(objects.store());
+        let had = |base: u64| {
+            let id = id_of(pack, base)?;
+            store.find(id).is_some_and(|position| selection.common.contains(position)).then(|| id.to_owned())
+        };
+        let thin = self.dialect.thin;
+        let is_base = |base: u64| self.out_of(base).is_some() || (thin && had(base).is_some());
+        let Some((base, delta)) = objects.retarget(pack, run.start, id, is_base).await? else { return Ok(false) };
+        let mut entry = Vec::with_capacity(delta.len() + 40);
+        match self.out_of(base) {
+            Some(out) if self.dialect.ofs_delta => {
+                entry::push_ofs_delta(&mut entry, self.plan.size - out, delta.len() as u64);
+            }
+            _ => {
+                let Some(base) = id_of(pack, base) else { return Ok(false) };
+                entry::push_ref_delta(&mut entry, &base.to_owned(), delta.len() as u64);
+            }
+        }
+        objects.pace().work(delta.len() * COST_OF_DEFLATING).await;
+        self.deflater.append(&delta, &mut entry);
+        self.push_inline(&entry);
+        self.plan.counts.retargeted += 1;
+        self.plan.counts.deltas += 1;
+        Ok(true)
+    }
+
+    /// Says a delta against the last object of the family that was not copied. False when there is none, or it would not
+    /// pay; then the object is to be said whole, and becomes that relative.
+    async fn compare(
+        &mut self,
+        objects: &mut Objects,
+        pack: &Pack,
+        offset: u64,
+        position: u32,
+        id: ObjectId,
+    ) -> Result<bool, Fault> {
+        let root = objects.root_of(pack, offset, id)?;
+        let size = objects.size(position)?;
+        if size > limits::OBJECT_INLINE_MAX {
+            return Ok(false);
+        }
+        let relative = self.families.insert(root, Relative { position, out: self.plan.size, depth: 0 });
+        let Some(relative) = relative.filter(|relative| relative.depth < COMPARED_DEPTH_MAX) else { return Ok(false) };
+        let base_size = objects.size(relative.position)?;
+        if base_size > limits::OBJECT_INLINE_MAX {
+            return Ok(false);
+        }
+        let (base, target) = (objects.read(relative.position).await?, objects.read(position).await?);
+        objects.pace().work(base.bytes.len() / 2 + target.bytes.len()).await;
+        let size_max = target.bytes.len() / 2;
+        let Some(delta) = delta::make(&base.bytes, &target.bytes, size_max) else { return Ok(false) };
+        let out = self.plan.size;
+        let mut entry = Vec::with_capacity(delta.len() + 40);
+        if self.dialect.ofs_delta {
+            entry::push_ofs_delta(&mut entry, out - relative.out, delta.len() as u64);
+        } else {
+            entry::push_ref_delta(&mut entry, &objects.id(relative.position)?, delta.len() as u64);
+        }
+        objects.pace().work(delta.len() * COST_OF_DEFLATING).await;
+        self.deflater.append(&delta, &mut entry);
+        self.push_inline(&entry);
+        self.families.insert(root, Relative { position, out, depth: relative.depth + 1 });
+        self.plan.counts.compared += 1;
+        self.plan.counts.deltas += 1;
+        Ok(true)
+    }
+
+    /// Says an object whole: small ones now, large ones behind everything else (then false is returned).
+    async fn deflate(&mut self, objects: &mut Objects, position: u32) -> Result<bool, Fault> {
         self.plan.counts.deflated += 1;
         let size = objects.size(position)?;
         if size > limits::OBJECT_INLINE_MAX {
             let (id, object) = (objects.id(position)?, objects.type_of(position)?);
             self.plan.tail.push(Large { id, object, size });
-            return Ok(());
+            return Ok(false);
         }
         let object = objects.read(position).await?;
         objects.pace().work(object.bytes.len() * COST_OF_DEFLATING).await;
@@ -418,7 +524,7 @@ impl Draft {
         entry::push_whole(&mut entry, object.object, object.bytes.len() as u64);
         self.deflater.append(&object.bytes, &mut entry);
         self.push_inline(&entry);
-        Ok(())
+        Ok(true)
     }
 
     fn push_inline(&mut self, bytes: &[u8]) {
@@ -449,8 +555,16 @@ impl Draft {
     }
 }
 
+/// The id of the entry that starts at `offset`.
+fn id_of(pack: &Pack, offset: u64) -> Option<&crate::oid::oid> {
+    let at = pack.position_of_offset(offset)?;
+    pack.order().get(at as usize).and_then(|index| pack.id_at(*index))
+}
+
 /// Bytes of a pack before its first entry.
 const PACK_HEADER_SIZE: u64 = 12;
+/// Deltas made anew that may rest on each other: as many as git lets.
+const COMPARED_DEPTH_MAX: u32 = 50;
 /// Units of parsing one entry header.
 const COST_OF_ENTRY: usize = 60;
 /// Units of deflating one byte.

@@ -92,6 +92,67 @@ impl Reader {
         Ok(object)
     }
 
+    /// A delta for the object at `offset` against the nearest object down its chain that `is_base` accepts, made by joining
+    /// the deltas between: where that base is, and the instructions. `None` when there is none, or when the delta would be
+    /// more than half the object.
+    ///
+    /// # Errors
+    /// The pack is damaged there.
+    pub async fn retarget(
+        &mut self,
+        pack: &Pack,
+        offset: u64,
+        id: ObjectId,
+        is_base: impl Fn(u64) -> bool,
+        pace: &Pace,
+    ) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+        let broken = |error| Fault::Delta { id, error };
+        let (mut at, mut joined, mut size_max) = (offset, Vec::new(), 0);
+        for depth in 0..=limits::DELTA_DEPTH_MAX {
+            if depth > 0 && is_base(at) {
+                return Ok(Some((at, joined)));
+            }
+            let entry = pack.entry(at).map_err(|error| Fault::Entry { id, error })?;
+            if matches!(entry.kind, EntryKind::Whole(_)) || entry.size > limits::OBJECT_INLINE_MAX {
+                return Ok(None);
+            }
+            let mut delta = std::mem::take(&mut self.scratch);
+            self.inflate(pack, at, &entry, id, &mut delta, pace).await?;
+            if depth == 0 {
+                size_max = usize::try_from(delta::sizes(&delta).map_err(broken)?.1 / 2).unwrap_or(0);
+                joined.clone_from(&delta);
+            } else {
+                match delta::compose(&joined, &delta, size_max).map_err(broken)? {
+                    Some(both) => joined = both,
+                    None => {
+                        self.scratch = delta;
+                        return Ok(None);
+                    }
+                }
+                pace.work(joined.len()).await;
+            }
+            self.scratch = delta;
+            at = base_offset(pack, at, &entry).ok_or(Fault::NoBase { id })?;
+        }
+        Err(Fault::Depth { id, limit: limits::DELTA_DEPTH_MAX })
+    }
+
+    /// Where the chain of the entry at `offset` ends: the whole entry all of its family rests on.
+    ///
+    /// # Errors
+    /// The pack is damaged there.
+    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<u64, Fault> {
+        let mut at = offset;
+        for _ in 0..=limits::DELTA_DEPTH_MAX {
+            let entry = pack.entry(at).map_err(|error| Fault::Entry { id, error })?;
+            if matches!(entry.kind, EntryKind::Whole(_)) {
+                return Ok(at);
+            }
+            at = base_offset(pack, at, &entry).ok_or(Fault::NoBase { id })?;
+        }
+        Err(Fault::Depth { id, limit: limits::DELTA_DEPTH_MAX })
+    }
+
     /// Collects the deltas from `offset` down to the first entry that is whole or remembered.
     async fn down_to_base(
         &mut self,

@@ -125,12 +125,9 @@ impl Walk<'_> {
                     line.want(position, commit.time);
                     return Ok(());
                 }
-                ObjectType::Tree => {
+                // Whether the client has these is known only when the trees of its commits are marked.
+                ObjectType::Tree | ObjectType::Blob => {
                     roots.push(position);
-                    return Ok(());
-                }
-                ObjectType::Blob => {
-                    self.choose(position);
                     return Ok(());
                 }
             }
@@ -205,7 +202,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Chooses the commits and all their trees bring, then the trees that were wanted by name.
+    /// Chooses the commits and all their trees bring, then the trees and blobs that were wanted by name.
     async fn trees(&mut self, commits: &[u32], wanted: &[u32]) -> Result<(), Fault> {
         let omit = self.question.omit;
         let explicit: FxHashSet<u32> = self.explicit().await?;
@@ -219,8 +216,14 @@ impl Walk<'_> {
                 self.descend(tree, 0).await?;
             }
         }
-        for tree in wanted {
-            self.enter_wanted(*tree).await?;
+        for position in
+            wanted.iter().filter(|position| !self.selection.common.contains(**position)).copied().collect::<Vec<_>>()
+        {
+            if self.objects.type_of(position)? == ObjectType::Blob {
+                self.choose(position);
+            } else {
+                self.enter_wanted(position).await?;
+            }
         }
         Ok(())
     }
@@ -237,7 +240,11 @@ impl Walk<'_> {
             let tree = self.objects.commit(*position).await?.tree;
             stack.push((self.objects.demand(&tree).await?, Vec::new(), false));
         }
-        stack.extend(wanted.iter().map(|tree| (*tree, Vec::new(), false)));
+        for tree in wanted {
+            if self.objects.type_of(*tree)? == ObjectType::Tree {
+                stack.push((*tree, Vec::new(), false));
+            }
+        }
         while let Some((tree, path, keeps)) = stack.pop() {
             if self.selection.common.contains(tree) || !seen.insert((tree, path.clone())) {
                 continue;
@@ -287,9 +294,6 @@ impl Walk<'_> {
 
     /// A tree wanted by name is sent itself, and its entries count as standing at depth 0.
     async fn enter_wanted(&mut self, tree: u32) -> Result<(), Fault> {
-        if self.selection.common.contains(tree) {
-            return Ok(());
-        }
         self.choose(tree);
         let mut stack = Vec::new();
         self.scan(tree, 0, &mut stack).await?;

@@ -7,7 +7,7 @@
 
 use super::{
     filter::Policy,
-    pkt::{self, push, push_line},
+    pkt::{self, push_line},
 };
 use crate::oid::{Kind, ObjectId, push_hex};
 
@@ -159,8 +159,7 @@ pub fn push_old<'a>(
         line.clear();
         line.extend_from_slice(b"shallow ");
         push_hex(&mut line, id);
-        // Without a newline, as stock git writes it.
-        push(out, &line);
+        push_line(out, &[&line]);
     }
     out.extend_from_slice(pkt::FLUSH);
 }
@@ -217,7 +216,7 @@ mod tests {
             format!(
                 "000eversion 1\n0101{zero} HEAD\0multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since \
                  deepen-not deepen-relative no-progress include-tag multi_ack_detailed no-done symref=HEAD:refs/heads/m \
-                 object-format=sha1 agent=x/1\n0039{zero} refs/tags/v\n003c{zero} refs/tags/v^{{}}\n0034shallow {zero}0000"
+                 object-format=sha1 agent=x/1\n0039{zero} refs/tags/v\n003c{zero} refs/tags/v^{{}}\n0035shallow {zero}\n0000"
             )
         );
     }

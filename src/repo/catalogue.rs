@@ -144,6 +144,11 @@ impl Catalogue {
         self.packs.paths()
     }
 
+    /// Snapshots that are remembered.
+    pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
+        self.lock().snapshots.values().map(|(snapshot, _)| Arc::clone(snapshot)).collect()
+    }
+
     /// Lets go of a pack whose file was deleted or replaced: the snapshots that hold it are forgotten. Returns the pack, so
     /// that plans over it can be dropped as well.
     pub fn forget_gone(&self, path: &Path) -> Option<Arc<Pack>> {

@@ -7,6 +7,7 @@
 
 pub mod alternates;
 pub mod catalogue;
+pub mod charts;
 pub mod hide;
 pub mod layout;
 pub mod loose;

@@ -71,7 +71,8 @@ impl OpenPacks {
         let opened = match (map(&data)?, map(index)?) {
             (Some(data), Some(index_map)) => {
                 let name = index.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                Pack::open(&name, kind, data, index_map)
+                let reverse = map(&index.with_extension("rev"))?;
+                Pack::open(&name, kind, data, index_map).map(|pack| with_order(pack, reverse, index))
             }
             _ => return Ok(None),
         };
@@ -109,6 +110,14 @@ impl OpenPacks {
         // A map of weak references is sound whatever happened to who held it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives a pack the order its `.rev` file tells; a broken one is reported and done without.
+fn with_order(mut pack: Pack, reverse: Option<Mapping>, index: &Path) -> Pack {
+    if let Some(Err(error)) = reverse.map(|reverse| pack.read_order_from(reverse)) {
+        tracing::warn!(file = %index.with_extension("rev").display(), "{error}");
+    }
+    pack
 }
 
 /// Maps a file; nothing when it is not there any more or may not be read.

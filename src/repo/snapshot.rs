@@ -16,6 +16,7 @@ use std::{
 use super::{
     Absent, alternates,
     catalogue::CatalogueOptions,
+    charts,
     layout::{Layout, read_small},
     loose::{self, LooseStream},
     packs::OpenPacks,
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     oid::{Kind, ObjectId, from_hex},
-    pack::{Ask, Loose, Store},
+    pack::{Ask, Loose, Store, graph::CommitGraph},
 };
 
 /// One repository as a request holds it.
@@ -43,6 +44,8 @@ pub struct Snapshot {
     pub settings: Settings,
     /// Its packs, and those of its alternates.
     pub store: Arc<Store>,
+    /// Its commit-graph, if it has one.
+    pub graph: Option<Arc<CommitGraph>>,
     /// Commits it has without their parents.
     pub shallow: Vec<ObjectId>,
     /// What others have found out of it and want to find again.
@@ -88,7 +91,10 @@ impl Snapshot {
                 Absent::Broken(format!("packs cannot be mapped ({error}); raise RLIMIT_NOFILE and vm.max_map_count"))
             })?);
         }
-        let store = Store::new(kind, packs).map_err(|error| Absent::Broken(error.to_string()))?;
+        let mut store = Store::new(kind, packs).map_err(|error| Absent::Broken(error.to_string()))?;
+        charts::find_chart(&mut store, &folders);
+        // A graph knows nothing of where a shallow repository ends.
+        let graph = if shallow.is_empty() { charts::find_graph(&layout.objects_dir, kind, &mut stamps) } else { None };
         Ok(Self {
             name: name.to_owned(),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -96,6 +102,7 @@ impl Snapshot {
             refs,
             settings,
             store: Arc::new(store),
+            graph,
             shallow,
             cell: OnceLock::new(),
             folders,
@@ -139,5 +146,9 @@ fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Vec<ObjectI
     let path = layout.common_dir.join("shallow");
     stamps.watch(&path);
     let text = read_small(&path).unwrap_or_default();
-    text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect()
+    let mut ids: Vec<_> =
+        text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect();
+    // Stock git tells them in this order, whatever the file's.
+    ids.sort_unstable();
+    ids
 }

@@ -1,190 +1,115 @@
-//! Listening sockets: one for each address, shared by all loops, each of which keeps one accept in its own ring.
+//! An address becomes one listening socket that every loop accepts from.
 //!
-//! Measured against SO_REUSEPORT (docs/decisions.md, "One listening socket"): sharing spreads connections evenly, and a
-//! loop that ends takes no queue with it. Invariant: an accept is cancelled by descriptor and then awaited; what it still
-//! brings is served. Source: io_uring_prep_accept(3), io_uring_prep_cancel_fd(3).
-//! Read first: `connections_accepted_while_stopping_are_served`.
+//! No `SO_REUSEPORT`: the kernel would deal connections to loops by hash, and reset those of a loop that ends. Invariant:
+//! what a connection needs (no delay, bounded unsent bytes) is set here once and inherited, so accepting costs one call.
+//! Source: listen(2), tcp(7), socket(7), `sd_listen_fds(3)`.
+//! Read first: `accepted_socket_inherits_what_the_listener_was_given`.
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    rc::Rc,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-use socket2::{Domain, Protocol, SockAddr, Type};
-use tokio::io::unix::AsyncFd;
+use socket2::{Domain, Protocol, Type};
 
-use super::{Io, ledger::Ledger, op};
+use super::{Backend, Tuning};
 
-/// A socket that listens.
+/// A bound, listening socket.
 #[derive(Debug)]
-pub struct Listener(TcpListener);
-
-impl Listener {
-    /// A socket that somebody else made: for example systemd.
-    pub fn from_socket(listener: TcpListener) -> Self {
-        Self(listener)
-    }
-
-    /// The address, with the real port.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    /// The same socket as one loop uses it.
-    pub(super) fn for_loop(&self, io: Io) -> io::Result<LoopListener> {
-        let listener = self.0.try_clone()?;
-        Ok(match io {
-            Io::Uring => LoopListener::Uring(listener),
-            Io::Epoll => LoopListener::Epoll(op::watch(listener)?),
-        })
-    }
+pub struct Listener {
+    socket: socket2::Socket,
+    address: SocketAddr,
 }
 
-/// Listens on each address.
-///
-/// # Errors
-/// An address cannot be taken.
-pub fn listen(addresses: &[SocketAddr], io: Io) -> io::Result<Vec<Listener>> {
-    let one = |address: &SocketAddr| {
-        let socket = socket2::Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+impl Listener {
+    /// Binds and listens; port 0 takes a free one, see [`Self::address`]. An IPv6 address takes no IPv4 connections.
+    ///
+    /// # Errors
+    /// The address is taken, not ours, or needs a privilege.
+    pub fn bind(address: SocketAddr, tuning: &Tuning) -> io::Result<Self> {
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        // Inherited by what is accepted. Little waits unsent in the kernel, so that a slow client pins little; the frame
-        // behind it stays in the page cache.
-        socket.set_tcp_nodelay(true)?;
-        set_unsent_low_water(&socket)?;
-        socket.bind(&SockAddr::from(*address))?;
-        socket.listen(BACKLOG)?;
-        // A ring would answer EAGAIN for a socket that does not block.
-        socket.set_nonblocking(io == Io::Epoll)?;
-        Ok(Listener(socket.into()))
-    };
-    addresses
-        .iter()
-        .map(|address| {
-            one(address).map_err(|error: io::Error| {
-                io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-            })
-        })
-        .collect()
-}
+        socket.bind(&address.into())?;
+        Self::listen(socket, tuning)
+    }
 
-#[expect(unsafe_code, reason = "neither socket2 nor rustix sets TCP_NOTSENT_LOWAT")]
-fn set_unsent_low_water(socket: &socket2::Socket) -> io::Result<()> {
-    let value: libc::c_int = UNSENT_LOW_WATER;
-    let size = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(4);
-    // SAFETY: the descriptor is that of a live socket we hold a reference to; the kernel reads `size` bytes, which is the
-    // size of `value`, from a pointer to `value` and keeps nothing of it.
-    let outcome = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const value).cast(),
-            size,
-        )
-    };
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
+    /// Takes a bound socket from whoever started us (`LISTEN_FDS`, or a predecessor that hands over).
+    ///
+    /// # Errors
+    /// It is no TCP socket, or cannot listen.
+    pub fn from_fd(fd: OwnedFd, tuning: &Tuning) -> io::Result<Self> {
+        Self::listen(fd.into(), tuning)
+    }
 
-/// A listening socket in one loop.
-pub(super) enum LoopListener {
-    Uring(TcpListener),
-    Epoll(AsyncFd<TcpListener>),
-}
-
-impl LoopListener {
-    /// The next connection; nothing when the loop stops.
-    pub async fn accept(&self, ledger: &Rc<Ledger>) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
-        loop {
-            let accepted = match self {
-                Self::Uring(listener) => accept_by_ring(listener, ledger).await,
-                Self::Epoll(listener) => accept_by_epoll(listener, ledger).await,
-            };
-            match accepted {
-                Ok(Some(fd)) => {
-                    let peer = socket2::SockRef::from(&fd).peer_addr().ok().and_then(|peer| peer.as_socket());
-                    // A peer that left already has no address.
-                    if let Some(peer) = peer {
-                        return Ok(Some((fd, peer)));
-                    }
-                }
-                Ok(None) => return Ok(None),
-                Err(error) if is_of_one_connection(&error) && !ledger.is_stopping() => {}
-                Err(_) if ledger.is_stopping() => return Ok(None),
-                Err(error) => return Err(error),
-            }
+    fn listen(socket: socket2::Socket, tuning: &Tuning) -> io::Result<Self> {
+        socket.set_tcp_nodelay(tuning.nodelay)?;
+        if let Some(size) = tuning.sndbuf {
+            socket.set_send_buffer_size(size as usize)?;
         }
+        if let Some(size) = tuning.lowat {
+            socket.set_tcp_notsent_lowat(size)?;
+        }
+        socket.listen(tuning.backlog)?;
+        let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Self { socket, address })
+    }
+
+    /// Where it really listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// An accept SQE on a non-blocking socket ends with EAGAIN at once; readiness needs the opposite.
+    pub(super) fn suit(&self, backend: Backend) -> io::Result<()> {
+        self.socket.set_nonblocking(backend == Backend::Epoll)
+    }
+
+    /// Whether a connection waits to be accepted.
+    pub(super) fn has_waiting(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        matches!(poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&Timespec::default())), Ok(1..))
     }
 }
 
-async fn accept_by_ring(listener: &TcpListener, ledger: &Rc<Ledger>) -> io::Result<Option<OwnedFd>> {
-    let entry = op::accept(listener.as_raw_fd());
-    let mut accepting = std::pin::pin!(op::run(entry, ()));
-    let accepted = tokio::select! {
-        biased;
-        (accepted, ()) = accepting.as_mut() => accepted,
-        () = ledger.stopped() => {
-            let (_, ()) = op::run(op::cancel(listener.as_raw_fd()), ()).await;
-            accepting.await.0
-        }
-    };
-    match accepted {
-        Ok(fd) => Ok(Some(owned(fd))),
-        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Ok(None),
-        Err(error) => Err(error),
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
-#[expect(unsafe_code, reason = "a completion hands a descriptor over as a number")]
-fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the number is the result of an accept that succeeded, seen here for the first and only time (a completion is
-    // taken once), so nobody else owns or closes it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-async fn accept_by_epoll(listener: &AsyncFd<TcpListener>, ledger: &Rc<Ledger>) -> io::Result<Option<OwnedFd>> {
-    loop {
-        let mut ready = tokio::select! {
-            biased;
-            ready = listener.readable() => ready?,
-            () = ledger.stopped() => return Ok(None),
-        };
-        match ready.try_io(|listener| listener.get_ref().accept()) {
-            Ok(Ok((stream, _))) => {
-                stream.set_nonblocking(true)?;
-                return Ok(Some(stream.into()));
-            }
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {}
-        }
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 
-/// Errors that say something about the connection that was to be accepted, accept(2), and not about us.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ECONNABORTED
-                | libc::EPROTO
-                | libc::ENETDOWN
-                | libc::EHOSTUNREACH
-                | libc::ENETUNREACH
-                | libc::EINTR
-                | libc::EPERM
-        )
-    )
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Connections that wait to be accepted: a CI fleet starts all at once. The kernel takes no more than `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
-/// Bytes the kernel holds that it has not sent yet, before it asks for more.
-const UNSENT_LOW_WATER: libc::c_int = 32 * 1024;
+    #[test]
+    fn accepted_socket_inherits_what_the_listener_was_given() {
+        let tuning = Tuning { sndbuf: Some(20_000), lowat: Some(30_000), ..Tuning::default() };
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &tuning).expect("a free port");
+        assert_ne!(listener.address().port(), 0);
+        assert!(!listener.has_waiting());
+        let _client = std::net::TcpStream::connect(listener.address()).expect("connected");
+        assert!(listener.has_waiting());
+        let (accepted, _) = listener.socket.accept().expect("accepted");
+        assert!(accepted.tcp_nodelay().expect("an option"));
+        assert_eq!(accepted.tcp_notsent_lowat().expect("an option"), 30_000);
+        assert_eq!(accepted.send_buffer_size().expect("an option"), 40_000);
+    }
+
+    #[test]
+    fn taken_address_is_an_error() {
+        let tuning = Tuning::default();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &tuning).expect("a free port");
+        let again = Listener::bind(listener.address(), &tuning);
+        assert_eq!(again.map(|_| ()).map_err(|error| error.kind()), Err(io::ErrorKind::AddrInUse));
+    }
+}

@@ -1,127 +1,199 @@
-//! Whether this kernel lets us have a ring, and what to do when it does not.
+//! What the kernel allows becomes a back end and the reason for it, or a refusal that says what to do.
 //!
-//! Source: io_uring_setup(2), "ERRORS"; `io_uring_disabled` in the kernel's sysctl documentation.
-//! Read first: `each_refusal_names_its_remedy`.
+//! Never guesses from a version number: it sets a ring up with the flags that will be used, and asks which operations it
+//! has. Invariant: what is chosen here starts; whoever forced `--io uring` learns why it cannot.
+//! Source: `io_uring_setup(2)`, errors; `io_uring_register(2)`, `IORING_REGISTER_PROBE`; kernel.org sysctl `io_uring_disabled`.
+//! Read first: `each_refusal_names_cause_and_way_out`.
 
-use std::io;
+use std::{fmt, io};
 
-/// How rings are made: for measuring.
+use io_uring::{IoUring, Probe, opcode};
+
+use super::Tuning;
+
+/// What runs the loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Knobs {
-    /// Entries of the submission queue.
-    pub entries: u32,
-    /// `IORING_SETUP_SINGLE_ISSUER` (kernel 6.0)
-    pub single_issuer: bool,
-    /// `IORING_SETUP_COOP_TASKRUN` (kernel 5.19)
-    pub coop_taskrun: bool,
-    /// `IORING_SETUP_SQPOLL`, with its idle time in milliseconds.
-    pub sqpoll: Option<u32>,
+pub enum Backend {
+    /// `io_uring`: one SQE for each read and each frame (Linux 6.0).
+    Uring,
+    /// epoll and one sendmsg(2) for each frame: runs anywhere.
+    Epoll,
 }
 
-impl Default for Knobs {
-    fn default() -> Self {
-        Self { entries: 1024, single_issuer: true, coop_taskrun: true, sqpoll: None }
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Epoll => "epoll",
+        })
     }
 }
 
-impl Knobs {
-    /// What the runtime makes its ring with.
-    pub(super) fn builder(self) -> (u32, io_uring::Builder) {
-        let mut builder = tokio_uring::uring_builder();
-        builder.dontfork().setup_clamp();
-        if self.single_issuer {
-            builder.setup_single_issuer();
-        }
-        if self.coop_taskrun {
-            builder.setup_coop_taskrun();
-        }
-        if let Some(idle) = self.sqpoll {
-            builder.setup_sqpoll(idle);
-        }
-        (self.entries, builder)
-    }
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// `io_uring` where it works, epoll elsewhere.
+    #[default]
+    Auto,
+    /// `io_uring` or an error.
+    Uring,
+    /// epoll.
+    Epoll,
+}
 
-    /// Reads `key=value,...`.
-    ///
-    /// # Errors
-    /// A key or a value that is none, in words for who typed it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut knobs = Self::default();
-        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not key=value"))?;
-            let switch = || match value {
-                "0" | "off" => Ok(false),
-                "1" | "on" => Ok(true),
-                _ => Err(format!("{key} takes on or off, not `{value}`")),
-            };
-            let number = || value.parse::<u32>().map_err(|_| format!("{key} takes a number, not `{value}`"));
-            match key {
-                "entries" => {
-                    knobs.entries =
-                        Some(number()?).filter(|n| (8..=32_768).contains(n)).ok_or("entries takes 8 to 32768")?;
-                }
-                "single-issuer" => knobs.single_issuer = switch()?,
-                "coop-taskrun" => knobs.coop_taskrun = switch()?,
-                "sqpoll" => knobs.sqpoll = Some(number()?).filter(|idle| *idle > 0),
-                "defer-taskrun" => {
-                    return Err("defer-taskrun hangs with this runtime: it never waits in io_uring_enter".to_owned());
-                }
-                _ => return Err(format!("`{key}` is none of entries, single-issuer, coop-taskrun, sqpoll")),
-            }
+/// The back end, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// What will run the loops.
+    pub backend: Backend,
+    /// One line for the start-up message.
+    pub reason: Reason,
+}
+
+/// Why a back end was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was asked for by name.
+    Asked,
+    /// A ring was set up and has what we need.
+    Works,
+    /// `io_uring` cannot be used.
+    Refused(Refusal),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => f.write_str("asked for"),
+            Self::Works => f.write_str("this kernel has what it needs"),
+            Self::Refused(refusal) => refusal.fmt(f),
         }
-        Ok(knobs)
     }
 }
 
-/// Why there is no ring.
+/// Why `io_uring` cannot be used, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IoRefused {
-    /// The kernel has none.
-    #[error("this kernel has no io_uring; it needs Linux 5.19 or newer, or start with --io epoll")]
-    NoKernel,
-    /// The administrator switched it off.
-    #[error("io_uring is switched off (kernel.io_uring_disabled = {0}); set it to 0, or start with --io epoll")]
-    Disabled(u8),
-    /// A seccomp profile forbids it, as those of container runtimes do.
+pub enum Refusal {
+    /// ENOSYS.
     #[error(
-        "io_uring is forbidden here (EPERM), most likely by the seccomp profile of a container; allow io_uring_setup, \
-         io_uring_enter and io_uring_register in it, or start with --io epoll"
+        "this kernel has no io_uring (ENOSYS: older than 5.1, built without it, or a sandbox such as gVisor): run on \
+         Linux 6.0 or newer, or use --io epoll"
+    )]
+    Missing,
+    /// EPERM, and `io_uring_disabled` is 2.
+    #[error(
+        "io_uring is switched off for everyone: set sysctl kernel.io_uring_disabled=0 (or =1 and give the user \
+         CAP_SYS_ADMIN or the group in kernel.io_uring_group), or use --io epoll"
+    )]
+    Disabled,
+    /// EPERM, and `io_uring_disabled` is 1.
+    #[error(
+        "io_uring is only for kernel.io_uring_group here (kernel.io_uring_disabled=1): add the user to that group, \
+         set the sysctl to 0, or use --io epoll"
+    )]
+    OnlyGroup,
+    /// EPERM or EACCES without a sysctl that explains it.
+    #[error(
+        "io_uring is forbidden (EPERM), most likely by the container's seccomp profile, as Docker's and containerd's \
+         do by default: allow io_uring_setup, io_uring_enter and io_uring_register in the profile \
+         (--security-opt seccomp=FILE), or use --io epoll"
     )]
     Forbidden,
-    /// Locked memory ran out.
-    #[error("no memory may be locked for a ring (ENOMEM); raise RLIMIT_MEMLOCK, or start with --io epoll")]
-    NoMemory,
-    /// These flags do not work together or here.
-    #[error("the kernel does not take these --ring settings (EINVAL); leave them out")]
+    /// EINVAL.
+    #[error(
+        "this kernel refuses the ring flags (EINVAL: SINGLE_ISSUER needs Linux 6.0, and flags given by --ring must go \
+         together): run a newer kernel, leave the flags out, or use --io epoll"
+    )]
     Flags,
-    /// Something else.
-    #[error("a ring cannot be made ({0}); start with --io epoll")]
-    Other(String),
+    /// ENOMEM.
+    #[error(
+        "no memory for a ring (ENOMEM): raise the memlock limit (ulimit -l) or the memory limit, use fewer --loops or \
+         smaller --ring entries, or use --io epoll"
+    )]
+    NoMemory,
+    /// EMFILE or ENFILE.
+    #[error("no descriptor left for a ring: raise the limit of open files (ulimit -n)")]
+    NoDescriptor,
+    /// The ring lacks an operation.
+    #[error("this kernel's io_uring lacks {0}: run on Linux 6.0 or newer, or use --io epoll")]
+    NoOperation(&'static str),
+    /// Anything else, with its errno.
+    #[error("io_uring cannot be set up: {}; use --io epoll", io::Error::from_raw_os_error(*.0))]
+    Other(i32),
 }
 
-/// Tries to make a ring as the loops will.
+/// Settles on a back end.
 ///
 /// # Errors
-/// Why it cannot be made.
-pub fn probe(knobs: Knobs) -> Result<(), IoRefused> {
-    let (_, builder) = knobs.builder();
-    match builder.build(8) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            Err(refusal(&error, std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok().as_deref()))
-        }
+/// `io_uring` was asked for and cannot be used. `Auto` never fails.
+pub fn choose(choice: Choice, tuning: &Tuning) -> Result<Chosen, Refusal> {
+    match (choice, try_ring(tuning)) {
+        (Choice::Epoll, _) => Ok(Chosen { backend: Backend::Epoll, reason: Reason::Asked }),
+        (Choice::Uring, Ok(())) => Ok(Chosen { backend: Backend::Uring, reason: Reason::Asked }),
+        (Choice::Uring, Err(refusal)) => Err(refusal),
+        (Choice::Auto, Ok(())) => Ok(Chosen { backend: Backend::Uring, reason: Reason::Works }),
+        (Choice::Auto, Err(refusal)) => Ok(Chosen { backend: Backend::Epoll, reason: Reason::Refused(refusal) }),
     }
 }
 
-fn refusal(error: &io::Error, disabled: Option<&str>) -> IoRefused {
-    let disabled = disabled.and_then(|text| text.trim().parse::<u8>().ok()).filter(|level| *level > 0);
-    match (error.raw_os_error(), disabled) {
-        (Some(libc::ENOSYS), _) => IoRefused::NoKernel,
-        (Some(libc::EPERM), Some(level)) => IoRefused::Disabled(level),
-        (Some(libc::EPERM | libc::EACCES), None) => IoRefused::Forbidden,
-        (Some(libc::ENOMEM), _) => IoRefused::NoMemory,
-        (Some(libc::EINVAL), _) => IoRefused::Flags,
-        _ => IoRefused::Other(error.to_string()),
+/// The builder of every ring.
+pub(super) fn ring_builder(tuning: &Tuning) -> io_uring::Builder {
+    let mut builder = IoUring::builder();
+    if tuning.single_issuer {
+        builder.setup_single_issuer();
+    }
+    if tuning.coop_taskrun {
+        builder.setup_coop_taskrun();
+    }
+    if tuning.taskrun_flag {
+        builder.setup_taskrun_flag();
+    }
+    if let Some(idle) = tuning.sqpoll {
+        builder.setup_sqpoll(u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+    }
+    builder
+}
+
+const OPERATIONS: [(u8, &str); 7] = [
+    (opcode::Nop::CODE, "NOP"),
+    (opcode::Accept::CODE, "ACCEPT"),
+    (opcode::PollAdd::CODE, "POLL_ADD"),
+    (opcode::Recv::CODE, "RECV"),
+    (opcode::SendMsg::CODE, "SENDMSG"),
+    (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),
+    (opcode::ProvideBuffers::CODE, "PROVIDE_BUFFERS"),
+];
+
+fn try_ring(tuning: &Tuning) -> Result<(), Refusal> {
+    let ring: IoUring = ring_builder(tuning).build(tuning.entries).map_err(|error| refusal_here(&error))?;
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).map_err(|error| refusal_here(&error))?;
+    lacking(|code| probe.is_supported(code))
+}
+
+fn lacking(is_supported: impl Fn(u8) -> bool) -> Result<(), Refusal> {
+    match OPERATIONS.iter().find(|(code, _)| !is_supported(*code)) {
+        Some((_, name)) => Err(Refusal::NoOperation(name)),
+        None => Ok(()),
+    }
+}
+
+/// Explains an error of ring set-up on this host.
+pub(super) fn refusal_here(error: &io::Error) -> Refusal {
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+    refusal_of(error.raw_os_error().unwrap_or(0), disabled.as_deref())
+}
+
+fn refusal_of(errno: i32, disabled: Option<&str>) -> Refusal {
+    match (errno, disabled.map(str::trim)) {
+        (libc::ENOSYS, _) => Refusal::Missing,
+        (libc::EPERM, Some("2")) => Refusal::Disabled,
+        (libc::EPERM, Some("1")) => Refusal::OnlyGroup,
+        (libc::EPERM | libc::EACCES, _) => Refusal::Forbidden,
+        (libc::EINVAL, _) => Refusal::Flags,
+        (libc::ENOMEM, _) => Refusal::NoMemory,
+        (libc::EMFILE | libc::ENFILE, _) => Refusal::NoDescriptor,
+        (errno, _) => Refusal::Other(errno),
     }
 }
 
@@ -130,33 +202,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_names_its_remedy() {
-        let refused = |code, disabled| refusal(&io::Error::from_raw_os_error(code), disabled);
-        assert_eq!(refused(libc::ENOSYS, None), IoRefused::NoKernel);
-        assert_eq!(refused(libc::EPERM, Some("2\n")), IoRefused::Disabled(2));
-        assert_eq!(refused(libc::EPERM, Some("0\n")), IoRefused::Forbidden);
-        assert_eq!(refused(libc::EPERM, None), IoRefused::Forbidden);
-        assert_eq!(refused(libc::ENOMEM, None), IoRefused::NoMemory);
-        assert_eq!(refused(libc::EINVAL, None), IoRefused::Flags);
-        for code in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EIO] {
-            assert!(refused(code, None).to_string().contains("--io epoll"), "{code}");
+    fn each_refusal_names_cause_and_way_out() {
+        for (errno, sysctl, refusal, words) in [
+            (libc::ENOSYS, None, Refusal::Missing, ["ENOSYS", "--io epoll"]),
+            (libc::EPERM, Some("2\n"), Refusal::Disabled, ["io_uring_disabled", "--io epoll"]),
+            (libc::EPERM, Some("1\n"), Refusal::OnlyGroup, ["io_uring_group", "--io epoll"]),
+            (libc::EPERM, Some("0\n"), Refusal::Forbidden, ["seccomp", "io_uring_setup"]),
+            (libc::EPERM, None, Refusal::Forbidden, ["seccomp", "--io epoll"]),
+            (libc::EINVAL, None, Refusal::Flags, ["6.0", "--ring"]),
+            (libc::ENOMEM, None, Refusal::NoMemory, ["memlock", "--loops"]),
+            (libc::EMFILE, None, Refusal::NoDescriptor, ["open files", "ulimit -n"]),
+            (libc::EIO, None, Refusal::Other(libc::EIO), ["Input/output error", "--io epoll"]),
+        ] {
+            let said = refusal_of(errno, sysctl);
+            assert_eq!(said, refusal);
+            for word in words {
+                assert!(said.to_string().contains(word), "{said} should say {word}");
+            }
         }
     }
 
     #[test]
-    fn knobs_are_read_and_nonsense_is_explained() {
-        let knobs = Knobs::parse("entries=64,single-issuer=off,coop-taskrun=0,sqpoll=20").unwrap();
-        assert_eq!(knobs, Knobs { entries: 64, single_issuer: false, coop_taskrun: false, sqpoll: Some(20) });
-        assert_eq!(Knobs::parse("").unwrap(), Knobs::default());
-        for (text, word) in [
-            ("x=1", "none of"),
-            ("entries", "key=value"),
-            ("entries=1", "8 to 32768"),
-            ("entries=a", "number"),
-            ("coop-taskrun=2", "on or off"),
-            ("defer-taskrun=1", "hangs"),
-        ] {
-            assert!(Knobs::parse(text).unwrap_err().contains(word), "{text}");
+    fn lacking_operation_is_named() {
+        assert_eq!(lacking(|_| true), Ok(()));
+        assert_eq!(lacking(|code| code != opcode::SendMsg::CODE), Err(Refusal::NoOperation("SENDMSG")));
+    }
+
+    #[test]
+    fn flags_that_exclude_each_other_are_refused_by_name_and_auto_falls_back() {
+        // COOP_TASKRUN tells the submitter not to be interrupted; with a kernel thread that submits there is none.
+        let tuning = Tuning { sqpoll: Some(std::time::Duration::from_millis(1)), ..Tuning::default() };
+        if choose(Choice::Uring, &Tuning::default()).is_err() {
+            eprintln!("skipped: this host has no io_uring");
+            return;
         }
+        assert_eq!(choose(Choice::Uring, &tuning), Err(Refusal::Flags));
+        let fallen = choose(Choice::Auto, &tuning).expect("auto never fails");
+        assert_eq!(fallen, Chosen { backend: Backend::Epoll, reason: Reason::Refused(Refusal::Flags) });
+        assert_eq!(choose(Choice::Epoll, &tuning).map(|chosen| chosen.backend), Ok(Backend::Epoll));
     }
 }

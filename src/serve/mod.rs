@@ -4,15 +4,15 @@
 //! the ring is served; whatever a visit needs is fetched here, by plain calls on files in the page cache.
 //! Read first: `tests/stock_git.rs`.
 
+pub mod idle;
 mod record;
 
-use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc, time::Instant};
 
 use crate::{
     conn::{self, Counter, LargePart, Need, Rules, Step},
-    pack::shelf::Shelf,
     repo::Catalogue,
-    ring::{self, Gone, Read, Socket},
+    ring::{self, Arrival, Socket},
 };
 
 /// A frame as the ring knows it.
@@ -22,35 +22,45 @@ impl ring::Frame for Wire {
     fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
         self.0.slices(out);
     }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
 }
 
 /// Serves one connection to its end.
 pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catalogue: Arc<Catalogue>) {
     let mut counter = conn::visit(rules);
+    let start = Instant::now();
     loop {
-        let step = counter.poll(socket.now());
+        let step = counter.poll(start.elapsed());
         for record in counter.take_records() {
             record::log(&record, peer);
         }
         match step {
             Step::Close => return,
             Step::Slice => {
-                ring::give_way(socket.io()).await;
+                ring::pause().await;
                 counter.handle_turn();
             }
             Step::Read { until, idle } => {
-                let mut input = Vec::new();
-                match socket.read(&mut input, until, idle).await {
-                    Read::Bytes => counter.handle_bytes(&input),
-                    Read::End => counter.handle_end(),
-                    Read::Deadline => counter.handle_deadline(),
+                let (mut input, deadline) = (Vec::new(), Some(start + until));
+                let arrival = if idle {
+                    socket.idle(&mut input, deadline).await
+                } else {
+                    socket.read(&mut input, deadline).await
+                };
+                match arrival {
+                    Ok(Arrival::Bytes(_)) => counter.handle_bytes(&input),
+                    Ok(Arrival::Deadline) => counter.handle_deadline(),
+                    Ok(Arrival::End) | Err(_) => counter.handle_end(),
                 }
             }
             Step::Send(frame) => match socket.send(Box::new(Wire(frame))).await {
-                Ok(()) => counter.handle_sent(),
-                Err(Gone::Torn(written, frame)) => counter.handle_torn(frame.0, written),
-                Err(Gone::Peer) => {
-                    tracing::debug!(%peer, "the client left before the end of its answer");
+                (Ok(()), _) => counter.handle_sent(),
+                (Err(broken), frame) if broken.is_torn() => counter.handle_torn(frame.0, broken.written),
+                (Err(broken), _) => {
+                    tracing::debug!(%peer, "the client left before the end of its answer: {broken}");
                     return;
                 }
             },
@@ -59,21 +69,6 @@ pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catal
                 counter.handle_turn();
             }
             Step::Need(need) => fulfil(need, &mut counter, &catalogue),
-        }
-    }
-}
-
-/// Drops what is remembered of packs that left their repositories, again and again: deleted packs would fill the disk.
-pub async fn sweep_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        for (number, path) in catalogue.open_packs().iter().enumerate() {
-            if let Some(pack) = catalogue.forget_gone(path) {
-                shelf.sweep(|plan| plan.packs().iter().any(|held| Arc::ptr_eq(held, &pack)));
-            }
-            if number % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
         }
     }
 }
@@ -95,9 +90,5 @@ fn next_part(mut stream: Box<crate::repo::LooseStream>) -> Option<LargePart> {
     Some(LargePart { bytes, stream })
 }
 
-/// How often packs are looked at.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Packs looked at before the loop is given back: a look is one `stat`.
-const LOOKS_AT_ONCE: usize = 100;
 /// Bytes of a large object read at a time.
 const PART: usize = 64 * 1024;

@@ -27,6 +27,8 @@ pub fn log(record: &Record, peer: SocketAddr) {
         copied = counts.copied,
         rewritten = counts.rewritten,
         thin = counts.thin,
+        retargeted = counts.retargeted,
+        compared = counts.compared,
         deflated = counts.deflated,
         "request"
     );
