@@ -5,8 +5,6 @@
 //! measure cold pages, loose objects, or anything between a plan and a socket.
 #![allow(missing_docs, reason = "the macros of criterion document nothing")]
 
-#![expect(missing_docs, reason = "criterion makes a public function without any")]
-
 use std::{fs::File, hint::black_box, path::Path, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
