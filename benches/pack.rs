@@ -137,13 +137,43 @@ fn opened(repository: &Path) -> (Arc<Store>, Vec<ObjectId>, Option<Arc<CommitGra
     (Arc::new(store), ids, graph.and_then(|graph| CommitGraph::of(graph, Kind::Sha1)).map(Arc::new))
 }
 
+/// All ids of a pack in random order, found by guessing and, for comparison, by halving.
+fn find(c: &mut Criterion) {
+    let Some(repository) = std::env::var_os("PACKRING_BENCH_REPO") else { return };
+    let (store, _, _) = opened(Path::new(&repository));
+    let pack = &store.packs()[0];
+    let mut ids: Vec<ObjectId> =
+        (0..pack.count()).filter_map(|index| pack.id_at(index).map(ToOwned::to_owned)).collect();
+    let mut dice = Dice(11);
+    for at in (1..ids.len()).rev() {
+        ids.swap(at, (dice.next() >> 16) as usize % (at + 1));
+    }
+    let path =
+        std::fs::read_dir(Path::new(&repository).join("objects/pack")).unwrap().map(|entry| entry.unwrap().path());
+    let path = path.into_iter().find(|path| path.extension().is_some_and(|found| found == "idx")).unwrap();
+    let index = gix_pack::index::File::at(path, Kind::Sha1).unwrap();
+    assert!(ids.iter().all(|id| pack.find(id) == index.lookup(id) && pack.find(id).is_some()));
+    let mut group = c.benchmark_group("finding every id of a pack");
+    group.sample_size(20).throughput(Throughput::Elements(ids.len() as u64));
+    group.bench_function("guessing", |b| {
+        b.iter(|| ids.iter().filter_map(|id| pack.find(id)).map(u64::from).sum::<u64>());
+    });
+    group.bench_function("halving", |b| {
+        b.iter(|| ids.iter().filter_map(|id| index.lookup(id)).map(u64::from).sum::<u64>());
+    });
+    group.finish();
+}
+
 fn selection(c: &mut Criterion) {
     let Some(repository) = std::env::var_os("PACKRING_BENCH_REPO") else { return };
     let (store, ids, graph) = opened(Path::new(&repository));
-    let objects = || match &graph {
-        Some(graph) => Objects::new(Arc::clone(&store), &[], Pace::default()).with_graph(Arc::clone(graph)),
-        None => Objects::new(Arc::clone(&store), &[], Pace::default()),
+    let objects_of = |store: &Arc<Store>| match &graph {
+        Some(graph) => Objects::new(Arc::clone(store), &[], Pace::default()).with_graph(Arc::clone(graph)),
+        None => Objects::new(Arc::clone(store), &[], Pace::default()),
     };
+    let objects = || objects_of(&store);
+    // A pack that nothing is known of yet.
+    let fresh = || objects_of(&opened(Path::new(&repository)).0);
     let wants: Vec<u32> = ids.iter().filter_map(|id| store.find(id)).collect();
     let question = Question { wants, ..Question::default() };
     let by_bitmap = |mut objects: Objects| {
@@ -157,10 +187,45 @@ fn selection(c: &mut Criterion) {
     let (found, way) = by_bitmap(objects());
     assert_eq!(found.chosen, by_walk(objects()).chosen);
     println!("{} wants, {} objects, {way:?}", question.wants.len(), found.chosen.count());
-    let mut group = c.benchmark_group("selection of a mirror clone");
+    let mut group = c.benchmark_group("selection");
     group.sample_size(10);
-    group.bench_function("by bitmap", |b| b.iter_batched(objects, by_bitmap, BatchSize::PerIteration));
-    group.bench_function("by walk", |b| b.iter_batched(objects, by_walk, BatchSize::PerIteration));
+    group.bench_function("mirror clone by bitmap", |b| b.iter_batched(fresh, by_bitmap, BatchSize::PerIteration));
+    let (again, way) = by_bitmap(objects());
+    assert_eq!(again.chosen, found.chosen);
+    println!("again: {way:?}");
+    group.bench_function("mirror clone by bitmap, sealed", |b| {
+        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration)
+    });
+    group.bench_function("mirror clone by walk", |b| b.iter_batched(objects, by_walk, BatchSize::PerIteration));
+    // What a client lacks who was here twenty commits ago.
+    let mut looking = objects();
+    let pace = looking.pace().clone();
+    let newest = question
+        .wants
+        .iter()
+        .copied()
+        .filter(|want| store.chart().is_some_and(|chart| chart.stored(&store, *want).is_some()));
+    let tip = newest.max_by_key(|want| run(&pace, looking.commit(*want)).unwrap().time).unwrap();
+    let mut had = tip;
+    for _ in 0..20 {
+        let commit = run(&pace, looking.commit(had)).unwrap();
+        had = looking.parents(&commit).first().copied().unwrap_or(had);
+    }
+    let fetch = Question { wants: vec![tip], haves: vec![had], ..Question::default() };
+    let by_bitmap = |mut objects: Objects| {
+        let pace = objects.pace().clone();
+        run(&pace, select_by_bitmap(&mut objects, &fetch)).unwrap()
+    };
+    let by_walk = |mut objects: Objects| {
+        let pace = objects.pace().clone();
+        run(&pace, select(&mut objects, &fetch)).unwrap()
+    };
+    let (found, way) = by_bitmap(objects());
+    println!("fetch: {} objects, by walk {}, {way:?}", found.chosen.count(), by_walk(objects()).chosen.count());
+    group.bench_function("fetch of 20 commits by bitmap", |b| {
+        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration)
+    });
+    group.bench_function("fetch of 20 commits by walk", |b| b.iter_batched(objects, by_walk, BatchSize::PerIteration));
     let chart = || opened(Path::new(&repository)).0;
     group.bench_function("chart, first use", |b| {
         let pace = Pace::default();
@@ -170,5 +235,5 @@ fn selection(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, ewah, deltas, selection);
+criterion_group!(benches, ewah, deltas, find, selection);
 criterion_main!(benches);

@@ -83,6 +83,10 @@ pub const BITMAP_XOR_MAX: u32 = 160;
 /// Bytes of resolved bitmaps one selection remembers. A repository of 230 000 objects needs 29 KB for each.
 pub const BITMAPS_HELD_MAX: usize = 16 * 1024 * 1024;
 
+/// Commits newer than a client's haves that are walked although there are bitmaps. Twenty commits of tokio-rs/tokio take
+/// 0.5 ms by walk and 3 ms by bitmap, since the haves are 126 commits away from theirs.
+pub const FEW_COMMITS: u32 = 200;
+
 /// Commits walked from haves to the nearest stored bitmap before a plain walk is taken to be cheaper.
 pub const HAVES_WALKED_MAX: u32 = 200;
 

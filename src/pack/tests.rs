@@ -104,6 +104,32 @@ fn an_object_in_two_packs_has_one_position() {
 }
 
 #[test]
+fn ids_are_found_where_the_index_has_them() {
+    for version in ["1", "2"] {
+        let repository = Repository::packed(6, 60);
+        let path = &repository.pack_files("pack")[0];
+        let name = path.to_str().unwrap();
+        repository.git(&["index-pack", &format!("--index-version={version}"), "-o", "x.idx", name]);
+        std::fs::rename(repository.path().join("x.idx"), path.with_extension("idx")).unwrap();
+        let pack = repository.pack_of(path);
+        let mut dice = Dice::new(6);
+        for index in 0..pack.count() {
+            let id = pack.id_at(index).unwrap().to_owned();
+            assert_eq!(pack.find(&id), Some(index));
+            // Neighbours: the same but for the last byte, or but for a few in the middle.
+            for at in [1, 2, 4, 5, 19] {
+                let mut raw = id.as_bytes().to_vec();
+                raw[at] = raw[at].wrapping_add(1 + dice.below(255) as u8);
+                assert_eq!(pack.find(&ObjectId::try_from(raw.as_slice()).unwrap()), None);
+            }
+        }
+        for byte in 0..=255 {
+            assert_eq!(pack.find(&ObjectId::try_from([byte; 20].as_slice()).unwrap()), None);
+        }
+    }
+}
+
+#[test]
 fn every_entry_ends_where_the_next_begins() {
     for kind in [Kind::Sha1, Kind::Sha256] {
         let repository = Repository::empty(kind);

@@ -9,6 +9,8 @@
 
 use std::{collections::BinaryHeap, sync::Arc};
 
+use rustc_hash::FxHashSet;
+
 use super::{
     bitmap::{BitmapError, Resolver, Stored},
     chart::{Chart, ChartError},
@@ -20,7 +22,10 @@ use super::{
     tree::{EntryMode, TreeEntries},
     walk::{Question, Selection, select},
 };
-use crate::limits;
+use crate::{
+    limits,
+    oid::{Kind, ObjectId, oid},
+};
 
 /// How a selection was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,11 @@ pub enum Why {
     Question,
     /// The repository itself is shallow.
     Shallow,
+    /// So few commits are newer than the haves that a walk is cheaper.
+    Near {
+        /// How many.
+        commits: u32,
+    },
     /// The haves are so many commits away from every stored bitmap that a walk is cheaper.
     Far {
         /// Commits walked before giving up.
@@ -69,6 +79,50 @@ pub enum Why {
 /// # Errors
 /// An object that should be there is missing or damaged.
 pub async fn select_by_bitmap(objects: &mut Objects, question: &Question) -> Result<(Selection, Way), Fault> {
+    if !question.haves.is_empty()
+        && objects.store().chart().is_some()
+        && let Some(commits) = few_commits(objects, question).await?
+    {
+        return Ok((select(objects, question).await?, Way::Walk(Why::Near { commits })));
+    }
+    select_far(objects, question).await
+}
+
+/// How many commits are newer than the oldest have and not below another, if they are few: then a walk of those is cheaper
+/// than the way from the haves to their nearest bitmaps.
+async fn few_commits(objects: &mut Objects, question: &Question) -> Result<Option<u32>, Fault> {
+    let (mut seen, mut oldest) = (FxHashSet::default(), u64::MAX);
+    for have in &question.haves {
+        if objects.type_of(*have)? == ObjectType::Commit
+            && let Ok(commit) = objects.commit(*have).await
+        {
+            seen.insert(*have);
+            oldest = oldest.min(commit.time);
+        }
+    }
+    let (mut stack, mut commits) = (Vec::new(), 0);
+    for want in &question.wants {
+        stack.push(objects.peel(*want).await?);
+    }
+    while let Some(position) = stack.pop() {
+        if !seen.insert(position) || objects.type_of(position)? != ObjectType::Commit {
+            continue;
+        }
+        let commit = objects.commit(position).await?;
+        if commit.time < oldest {
+            continue;
+        }
+        commits += 1;
+        if commits > limits::FEW_COMMITS {
+            return Ok(None);
+        }
+        stack.extend_from_slice(objects.parents(&commit));
+        objects.pace().work(COST_OF_COMMIT).await;
+    }
+    Ok((oldest != u64::MAX).then_some(commits))
+}
+
+async fn select_far(objects: &mut Objects, question: &Question) -> Result<(Selection, Way), Fault> {
     let store = Arc::clone(objects.store());
     let why = match store.chart() {
         None => Why::NoBitmaps,
@@ -165,9 +219,19 @@ async fn cover(
     let positions = chart.positions(store, &pace).await?;
     let reached = Marks::with_room(objects.total());
     let resolver = Resolver::new(chart.bitmaps());
-    let used = Used::default();
-    let mut cover =
-        Cover { objects, store, chart, positions, resolver, bits: Marks::default(), reached, used, is_had: true };
+    let (used, recent) = (Used::default(), Recent::new(store.kind()));
+    let mut cover = Cover {
+        objects,
+        store,
+        chart,
+        positions,
+        resolver,
+        bits: Marks::default(),
+        reached,
+        recent,
+        used,
+        is_had: true,
+    };
     cover.reach(&question.haves).await?;
     let common = cover.reached.clone();
     cover.is_had = false;
@@ -202,6 +266,7 @@ struct Cover<'a> {
     /// The part of `reached` that came from bitmaps, as bits.
     bits: Marks,
     reached: Marks,
+    recent: Recent,
     used: Used,
     /// Whether haves are at hand: what they lead to need not be here.
     is_had: bool,
@@ -410,6 +475,9 @@ impl Cover<'_> {
                 if mode == EntryMode::Gitlink {
                     continue;
                 }
+                if !self.recent.is_new(id) {
+                    continue;
+                }
                 let position = match self.store.find(id) {
                     Some(position) => Some(position),
                     None => self.objects.locate_loose(id).await?,
@@ -430,20 +498,41 @@ impl Cover<'_> {
     }
 }
 
+/// Ids met lately in trees: most of a tree stands in the tree before it, and is not worth another look at an index.
+struct Recent(Vec<ObjectId>);
+
+impl Recent {
+    fn new(kind: Kind) -> Self {
+        Self(vec![ObjectId::null(kind); RECENT_COUNT])
+    }
+
+    /// Whether the id was not met lately; from now on it was.
+    fn is_new(&mut self, id: &oid) -> bool {
+        let place = id.as_bytes().last_chunk::<4>().map_or(0, |raw| u32::from_le_bytes(*raw)) as usize % RECENT_COUNT;
+        match self.0.get_mut(place) {
+            Some(met) if **met == *id => false,
+            Some(met) => {
+                *met = id.to_owned();
+                true
+            }
+            None => true,
+        }
+    }
+}
+
+/// Ids of [`Recent`]: 270 KB, which a core keeps at hand.
+const RECENT_COUNT: usize = 8192;
 /// Units a commit costs beside reading it.
 const COST_OF_COMMIT: usize = 300;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        oid::{Kind, ObjectId},
-        pack::{
-            Midx, Omit,
-            fixture::{Dice, Repository, map, map_bytes},
-            graph::CommitGraph,
-            tests::{chosen, listed, some, tagged, tips, walk},
-        },
+    use crate::pack::{
+        Midx, Omit,
+        fixture::{Dice, Repository, map, map_bytes},
+        graph::CommitGraph,
+        tests::{chosen, listed, some, tagged, tips, walk},
     };
     use std::collections::BTreeSet;
 
@@ -477,7 +566,7 @@ mod tests {
             ..Question::default()
         };
         let pace = objects.pace().clone();
-        repository.run(&pace, select_by_bitmap(objects, &question)).unwrap()
+        repository.run(&pace, select_far(objects, &question)).unwrap()
     }
 
     /// Compares bitmaps, walk and git for random questions.
@@ -639,6 +728,24 @@ mod tests {
         broken.set_chart(chart);
         let checksum = ChartError::Bitmap(BitmapError::Checksum);
         assert_eq!(way(Objects::new(Arc::new(broken), &[], pace), &plain), Way::Walk(Why::Broken(checksum)));
+    }
+
+    #[test]
+    fn a_fetch_of_few_commits_is_walked() {
+        let repository = Repository::packed(97, 40);
+        let store = charted(&repository);
+        let ids = repository.ids(&["rev-list", "--first-parent", "b97-0"]);
+        let mut objects = Objects::new(store, &[], crate::pack::Pace::default());
+        let wants = repository.locate(&mut objects, &ids[..1]);
+        let haves = repository.locate(&mut objects, &ids[1..2]);
+        let pace = objects.pace().clone();
+        let question = Question { wants, haves, ..Question::default() };
+        let (selection, way) = repository.run(&pace, select_by_bitmap(&mut objects, &question)).unwrap();
+        assert!(matches!(way, Way::Walk(Why::Near { commits: 1.. })), "{way:?}");
+        assert_eq!(chosen(&objects, &selection), listed(&repository, &ids[..1], &ids[1..2]));
+        let question = Question { haves: Vec::new(), ..question };
+        let way = repository.run(&pace, select_by_bitmap(&mut objects, &question)).unwrap().1;
+        assert!(matches!(way, Way::Bitmaps(_)), "{way:?}");
     }
 
     #[test]
