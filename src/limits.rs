@@ -71,6 +71,19 @@ pub const SMALL_FILE_MAX: u64 = 16 * 1024 * 1024;
 /// Bytes of a commit-graph: about 60 for each commit.
 pub const GRAPH_SIZE_MAX: usize = 1 << 30;
 
+/// Bytes of the names of all refs of one repository. A million refs take about 50 MiB; a reftable compresses names so well
+/// that a small file could claim far more.
+pub const REF_NAMES_SIZE_MAX: usize = 256 * 1024 * 1024;
+
+/// Bytes of one ref's name. Files bound it by the length of a path (4096); reftables do not.
+pub const REF_NAME_MAX: usize = 4096;
+
+/// Folders of refs that are entered by way of symbolic links, which may lead in circles.
+pub const REF_LINKS_MAX: usize = 1000;
+
+/// Object folders one repository borrows from, itself included.
+pub const OBJECT_FOLDERS_MAX: usize = 1000;
+
 /// Snapshots of repositories that are remembered. An idle one holds its refs (about 100 bytes each) and its mappings.
 pub const SNAPSHOTS_MAX: usize = 10_000;
 

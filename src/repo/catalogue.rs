@@ -8,11 +8,19 @@
 use std::{
     collections::HashMap,
     io,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{Absent, layout::Layout, packs::OpenPacks, settings::Defaults, snapshot::Snapshot};
+use super::{
+    Absent,
+    layout::{Layout, path_of},
+    packs::OpenPacks,
+    settings::Defaults,
+    snapshot::Snapshot,
+    stamp::Stamps,
+};
 use crate::{limits, pack::Pack};
 
 /// Which repositories below ROOT are served.
@@ -51,10 +59,17 @@ pub struct Catalogue {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Git folder of each path that was asked for.
-    folders: HashMap<Vec<u8>, PathBuf>,
+    /// Where each path that was asked for leads.
+    places: HashMap<Vec<u8>, Place>,
     snapshots: HashMap<PathBuf, (Arc<Snapshot>, u64)>,
     uses: u64,
+}
+
+/// Where a path leads, and the files that say so.
+#[derive(Clone, Debug)]
+struct Place {
+    git_dir: PathBuf,
+    stamps: Arc<Stamps>,
 }
 
 impl Catalogue {
@@ -65,7 +80,6 @@ impl Catalogue {
     pub fn open(options: CatalogueOptions) -> io::Result<Self> {
         let root = options.root.canonicalize()?;
         std::fs::read_dir(&root)?;
-        use std::os::unix::ffi::OsStrExt;
         let root_name = root.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
         let root_name = root_name.strip_suffix(b".git").map(<[u8]>::to_vec).unwrap_or(root_name);
         Ok(Self { options, root, root_name, packs: OpenPacks::default(), known: Mutex::default() })
@@ -83,22 +97,37 @@ impl Catalogue {
     pub fn snapshot(&self, path: &[u8], fresh: bool) -> Result<Arc<Snapshot>, Absent> {
         let name = trimmed(path);
         let remembered = self.lock().remembered(name);
-        if let Some(snapshot) = remembered.filter(|snapshot| !fresh && snapshot.holds()) {
+        if let Some((snapshot, place)) = remembered
+            && !fresh
+            && place.hold()
+            && snapshot.holds()
+        {
             return admit(snapshot);
         }
         let layout = self.find(name)?;
-        if self.options.export == Export::Marked && !layout.git_dir.join("git-daemon-export-ok").exists() {
-            return Err(Absent::NotExported);
-        }
+        let place = self.place(&layout)?;
         let known = self.lock().find(&layout.git_dir);
         if let Some(snapshot) = known.filter(|snapshot| !fresh && snapshot.holds()) {
-            self.lock().folders.insert(name.to_vec(), layout.git_dir);
+            self.lock().places.insert(name.to_vec(), place);
             return admit(snapshot);
         }
         let shown = String::from_utf8_lossy(name);
         let snapshot = Arc::new(Snapshot::read(&shown, &layout, &self.options, &self.packs)?);
-        self.lock().remember(name, &layout.git_dir, &snapshot);
+        self.lock().remember(name, place, &snapshot);
         admit(snapshot)
+    }
+
+    /// Whether a repository is exported, and what that and its folders hang on.
+    fn place(&self, layout: &Layout) -> Result<Place, Absent> {
+        let mut stamps = Stamps::default();
+        for path in &layout.said_by {
+            stamps.watch(path);
+        }
+        let mark = layout.git_dir.join("git-daemon-export-ok");
+        if self.options.export == Export::Marked && !stamps.watch(&mark).is_there() {
+            return Err(Absent::NotExported);
+        }
+        Ok(Place { git_dir: layout.git_dir.clone(), stamps: Arc::new(stamps) })
     }
 
     /// The folders of the repository with that name.
@@ -108,35 +137,39 @@ impl Catalogue {
         }
         let plain = name.strip_suffix(b".git").unwrap_or(name);
         if (name.is_empty() || plain == self.root_name)
-            && let Some(layout) = self.look(&self.root)
+            && let Some(layout) = self.look(&self.root, SUFFIXES)?
         {
             return Ok(layout);
         }
         if name.is_empty() {
             return Err(Absent::NotFound);
         }
-        let path = self.root.join(super::layout::path_of(name));
-        let found = self.look(&path).or_else(|| {
-            // `x.git` names `x` as well, as git hosts have it.
-            (plain != name && !plain.is_empty()).then(|| self.look(&self.root.join(super::layout::path_of(plain))))?
-        });
+        if let Some(layout) = self.look(&self.root.join(path_of(name)), SUFFIXES)? {
+            return Ok(layout);
+        }
+        // `x.git` names `x` as well, as git hosts have it.
+        let found = match plain {
+            b"" => None,
+            _ if plain == name => None,
+            _ => self.look(&self.root.join(path_of(plain)), SUFFIXES)?,
+        };
         found.ok_or(Absent::NotFound)
     }
 
-    /// The repository that a path names, with git's own order of guesses.
-    fn look(&self, path: &Path) -> Option<Layout> {
-        let with = |suffix: &str| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        ["/.git", "", ".git/.git", ".git"].iter().find_map(|suffix| {
-            let candidate = with(suffix);
-            let layout = Layout::of(&candidate)?;
+    /// The repository that a path names, with one of the suffixes behind it.
+    fn look(&self, path: &Path, suffixes: &[&str]) -> Result<Option<Layout>, Absent> {
+        for suffix in suffixes {
+            let mut candidate = path.as_os_str().to_owned();
+            candidate.push(suffix);
+            let found = Layout::of(Path::new(&candidate));
+            let Some(layout) = found.map_err(|error| Absent::Broken(error.to_string()))? else { continue };
             // A link out of ROOT would serve what nobody meant to serve.
             let is_inside = |folder: &Path| folder.canonicalize().is_ok_and(|real| real.starts_with(&self.root));
-            (is_inside(&layout.git_dir) && is_inside(&layout.common_dir)).then_some(layout)
-        })
+            if is_inside(&layout.git_dir) && is_inside(&layout.common_dir) && is_inside(&layout.objects_dir) {
+                return Ok(Some(layout));
+            }
+        }
+        Ok(None)
     }
 
     /// Paths of all packs that are open, to be given to [`Self::forget_gone`] one after the other.
@@ -158,15 +191,22 @@ impl Catalogue {
         Some(pack)
     }
 
-    /// Names of all repositories below ROOT, sorted, by descending into folders that are none.
+    /// Names of all repositories below ROOT for people to read, sorted.
     pub fn names(&self) -> Vec<String> {
+        self.discover().iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+
+    /// Paths of all repositories below ROOT as a URL has them, sorted by their bytes, without the first slash. Descends into
+    /// folders that are no repositories and into ROOT, follows no links.
+    pub fn discover(&self) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let mut queue = vec![(self.root.clone(), 0)];
         while let Some((folder, depth)) = queue.pop() {
-            if self.look(&folder).is_some() {
-                let name = folder.strip_prefix(&self.root).unwrap_or(&folder).to_string_lossy().into_owned();
-                names.push(if name.is_empty() { String::from_utf8_lossy(&self.root_name).into_owned() } else { name });
-                if folder != self.root {
+            // Only what is this very folder: `x` beside `x.git` is a folder like any other.
+            if self.look(&folder, OWN_SUFFIXES).is_ok_and(|found| found.is_some()) {
+                let name = folder.strip_prefix(&self.root).unwrap_or(&folder).as_os_str().as_bytes();
+                names.push(if name.is_empty() { self.root_name.clone() } else { name.to_vec() });
+                if folder != self.root || folder.join("HEAD").exists() {
                     continue;
                 }
             }
@@ -189,9 +229,9 @@ impl Catalogue {
 }
 
 impl Known {
-    fn remembered(&mut self, name: &[u8]) -> Option<Arc<Snapshot>> {
-        let folder = self.folders.get(name)?.clone();
-        self.find(&folder)
+    fn remembered(&mut self, name: &[u8]) -> Option<(Arc<Snapshot>, Arc<Stamps>)> {
+        let Place { git_dir, stamps } = self.places.get(name)?.clone();
+        self.find(&git_dir).map(|snapshot| (snapshot, stamps))
     }
 
     fn find(&mut self, folder: &Path) -> Option<Arc<Snapshot>> {
@@ -201,10 +241,10 @@ impl Known {
         Some(Arc::clone(snapshot))
     }
 
-    fn remember(&mut self, name: &[u8], folder: &Path, snapshot: &Arc<Snapshot>) {
+    fn remember(&mut self, name: &[u8], place: Place, snapshot: &Arc<Snapshot>) {
         self.uses += 1;
-        self.folders.insert(name.to_vec(), folder.to_owned());
-        self.snapshots.insert(folder.to_owned(), (Arc::clone(snapshot), self.uses));
+        self.snapshots.insert(place.git_dir.clone(), (Arc::clone(snapshot), self.uses));
+        self.places.insert(name.to_vec(), place);
         let mappings =
             |known: &Self| known.snapshots.values().map(|known| known.0.store.packs().len() * 2).sum::<usize>();
         while self.snapshots.len() > 1
@@ -214,9 +254,9 @@ impl Known {
             let Some(oldest) = oldest.map(|(folder, _)| folder.clone()) else { break };
             self.snapshots.remove(&oldest);
         }
-        if self.folders.len() > 4 * limits::SNAPSHOTS_MAX {
+        if self.places.len() > 4 * limits::SNAPSHOTS_MAX {
             let snapshots = &self.snapshots;
-            self.folders.retain(|_, folder| snapshots.contains_key(folder));
+            self.places.retain(|_, place| snapshots.contains_key(&place.git_dir));
         }
     }
 }
@@ -229,6 +269,11 @@ fn trimmed(path: &[u8]) -> &[u8] {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     path.strip_suffix(b"/").unwrap_or(path)
 }
+
+/// What git tries behind a path, in this order (`enter_repo` in its path.c).
+const SUFFIXES: &[&str] = &["/.git", "", ".git/.git", ".git"];
+/// Those of them that stay within the folder.
+const OWN_SUFFIXES: &[&str] = &["/.git", ""];
 
 /// Whether a name stays below ROOT by its spelling, and out of the insides of repositories.
 fn is_sound(name: &[u8]) -> bool {
@@ -338,6 +383,9 @@ pub(crate) mod tests {
         assert_eq!(found.snapshot(b"/link.git", false).err(), Some(Absent::NotFound));
         assert_eq!(found.snapshot(b"/file", false).err(), Some(Absent::NotFound));
         assert!(found.snapshot(b"/alias", false).is_ok());
+        fs::rename(root.join("real.git/objects"), folder.path().join("objects")).unwrap();
+        std::os::unix::fs::symlink("../../objects", root.join("real.git/objects")).unwrap();
+        assert_eq!(found.snapshot(b"/real", true).err(), Some(Absent::NotFound));
     }
 
     #[test]
@@ -349,8 +397,157 @@ pub(crate) mod tests {
         assert_eq!(marked.snapshot(b"/a", false).err(), Some(Absent::NotExported));
         fs::write(root.join("a.git/git-daemon-export-ok"), "").unwrap();
         assert!(marked.snapshot(b"/a", false).is_ok());
+        fs::remove_file(root.join("a.git/git-daemon-export-ok")).unwrap();
+        assert_eq!(marked.snapshot(b"/a", false).err(), Some(Absent::NotExported), "the mark was taken away");
+        fs::write(root.join("a.git/git-daemon-export-ok"), "").unwrap();
         git(&root.join("a.git"), &["config", "http.uploadpack", "false"]);
         assert_eq!(marked.snapshot(b"/a", true).err(), Some(Absent::Disabled));
+    }
+
+    #[test]
+    fn names_beside_a_repository_are_folders_of_their_own() {
+        use std::ffi::OsStr;
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "group.git"]);
+        git(root, &["init", "-q", "--bare", "group/one.git"]);
+        let odd = root.join(OsStr::from_bytes(b"\xff.git"));
+        fs::rename(root.join("group/one.git"), &odd).unwrap();
+        git(root, &["init", "-q", "--bare", "group/one.git"]);
+        let found = catalogue(root, Export::All);
+        assert_eq!(found.discover(), [&b"group.git"[..], b"group/one.git", b"\xff.git"]);
+        for name in found.discover() {
+            assert!(found.snapshot(&name, false).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_git_file_that_points_elsewhere_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for name in ["one", "two"] {
+            git(root, &["init", "-q", "--bare", name]);
+            git(&root.join(name), &["update-ref", "refs/heads/main", &commit(&root.join(name), name)]);
+        }
+        fs::create_dir(root.join("x")).unwrap();
+        let found = catalogue(root, Export::All);
+        let id = || found.snapshot(b"/x", false).unwrap().refs.head().id().unwrap();
+        fs::write(root.join("x/.git"), "gitdir: ../one\n").unwrap();
+        // Long ago, as far as a server can tell: nothing is reread because it is new.
+        settle();
+        let first = id();
+        assert_eq!(first, id());
+        fs::write(root.join("x/.git"), "gitdir: ../two\n").unwrap();
+        assert_ne!(first, id());
+    }
+
+    /// Waits until what was written is older than the grain of the clock.
+    fn settle() {
+        let start = std::time::SystemTime::now();
+        while start.elapsed().unwrap_or_default() < std::time::Duration::from_millis(60) {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn an_unchanged_repository_is_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        let path = root.join("a.git");
+        git(&path, &["update-ref", "refs/heads/main", &commit(&path, "x")]);
+        settle();
+        let found = catalogue(root, Export::All);
+        let first = found.snapshot(b"/a", false).unwrap();
+        for name in [&b"/a"[..], b"/a.git", b"a/"] {
+            assert!(Arc::ptr_eq(&first, &found.snapshot(name, false).unwrap()));
+        }
+        let fresh = found.snapshot(b"/a", true).unwrap();
+        assert!(!Arc::ptr_eq(&first, &fresh) && first.number != fresh.number);
+        // Each of these is seen at once, without a wait.
+        let id = commit(&path, "y");
+        let steps: [&[&str]; 5] = [
+            &["update-ref", "refs/heads/main", &id],
+            &["update-ref", "refs/heads/new/nested", &id],
+            &["pack-refs", "--all"],
+            &["update-ref", "-d", "refs/heads/new/nested"],
+            &["config", "uploadpack.allowFilter", "false"],
+        ];
+        let mut last = fresh;
+        for step in steps {
+            settle();
+            last = found.snapshot(b"/a", false).unwrap();
+            assert!(Arc::ptr_eq(&last, &found.snapshot(b"/a", false).unwrap()));
+            git(&path, step);
+            assert!(!Arc::ptr_eq(&last, &found.snapshot(b"/a", false).unwrap()), "{step:?}");
+        }
+        assert!(last.settings.allow_filter && !found.snapshot(b"/a", false).unwrap().settings.allow_filter);
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_is_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        fs::remove_file(root.join("a.git/config")).unwrap();
+        assert!(catalogue(root, Export::All).snapshot(b"/a", false).is_ok(), "without one, all is default");
+        fs::create_dir(root.join("a.git/config")).unwrap();
+        let found = catalogue(root, Export::All).snapshot(b"/a", false);
+        assert!(matches!(found, Err(Absent::Broken(_))), "it may have hidden refs");
+        fs::remove_dir(root.join("a.git/config")).unwrap();
+        fs::write(root.join("a.git/shallow"), "no id\n").unwrap();
+        assert!(matches!(catalogue(root, Export::All).snapshot(b"/a", false), Err(Absent::Broken(_))));
+    }
+
+    #[test]
+    fn configuration_of_a_worktree_is_read_where_it_is_switched_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "a"]);
+        fs::write(root.join("a/.git/config.worktree"), "[uploadpack]\nallowFilter = false\n").unwrap();
+        let allows = |found: &Catalogue| found.snapshot(b"/a", false).unwrap().settings.allow_filter;
+        let found = catalogue(root, Export::All);
+        assert!(allows(&found));
+        git(&root.join("a"), &["config", "extensions.worktreeConfig", "true"]);
+        assert!(!allows(&found));
+    }
+
+    #[test]
+    fn hidden_refs_are_those_upload_pack_does_not_show() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "a.git"]);
+        let path = root.join("a.git");
+        let id = commit(&path, "x");
+        for name in ["heads/main", "heads/mainly", "pull/1/head", "pull/1/merge", "pull/12/head", "pullover", "tags/v1"]
+        {
+            git(&path, &["update-ref", &format!("refs/{name}"), &id]);
+        }
+        let sets: [&[&str]; 6] = [
+            &["refs/pull"],
+            &["refs/pull/", "!refs/pull/1"],
+            &["!refs/pull/1", "refs/pull"],
+            &["refs", "!refs/heads/main"],
+            &["^refs/pull", "!^refs/pull/12"],
+            &["refs/heads/main", "refs/tags/v1", ""],
+        ];
+        for patterns in sets {
+            let text: Vec<String> = patterns.iter().map(|pattern| format!("\thideRefs = {pattern}\n")).collect();
+            let (first, rest) = text.split_at(1);
+            // Two sections, one order.
+            let sections = format!("[transfer]\n{}[uploadpack]\n{}", first.concat(), rest.concat());
+            fs::write(path.join("config"), format!("[core]\nrepositoryformatversion = 0\nbare = true\n{sections}"))
+                .unwrap();
+            let snapshot = catalogue(root, Export::All).snapshot(b"/a", false).unwrap();
+            let own: Vec<_> = snapshot.refs.iter().filter(|found| !found.hidden).map(|found| found.name).collect();
+            let stock = git(&path, &["ls-remote", "."]);
+            let stock: Vec<&[u8]> = stock
+                .lines()
+                .filter_map(|line| line.split_once('\t').map(|(_, name)| name.as_bytes()))
+                .filter(|name| name.starts_with(b"refs/"))
+                .collect();
+            assert_eq!(own, stock, "{patterns:?}");
+        }
     }
 
     #[test]

@@ -27,11 +27,11 @@ pub fn find_chart(store: &mut Store, folders: &[PathBuf]) {
 
 fn of_midx(store: &Store, folder: &Path) -> Option<Chart> {
     let path = folder.join("multi-pack-index");
-    let index = map(&path).ok()??;
+    let index = map(&path).ok()?;
     let found = match Midx::open(index, store.kind()) {
         Ok(midx) => {
             let bitmap = folder.join(format!("multi-pack-index-{}.bitmap", hex(midx.checksum())));
-            let bitmap = map(&bitmap).ok()??;
+            let bitmap = map(&bitmap).ok()?;
             Chart::of_midx(store, midx, bitmap).map_err(|error| error.to_string())
         }
         Err(error) => Err(error.to_string()),
@@ -43,7 +43,7 @@ fn of_pack(store: &Store, folders: &[PathBuf]) -> Option<Chart> {
     store.packs().iter().enumerate().find_map(|(number, pack)| {
         let name = format!("{}.bitmap", pack.name());
         let path = folders.iter().map(|folder| folder.join("pack").join(&name)).find(|path| path.exists())?;
-        let bitmap = map(&path).ok()??;
+        let bitmap = map(&path).ok()?;
         let chart = Chart::of_pack(store, number, bitmap);
         chart.inspect_err(|error| tracing::warn!(file = %path.display(), "done without: {error}")).ok()
     })

@@ -4,7 +4,9 @@
 //! Read first: `bare_ordinary_and_linked_worktrees_are_found`.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,19 +21,35 @@ pub struct Layout {
     pub common_dir: PathBuf,
     /// Loose objects and `pack/`.
     pub objects_dir: PathBuf,
+    /// Files that say where the folders are: a `.git` file, and `commondir`.
+    pub said_by: Vec<PathBuf>,
 }
 
 impl Layout {
     /// The repository whose git folder is at `path`, or whose git file is.
-    pub fn of(path: &Path) -> Option<Self> {
-        let git_dir = if path.is_file() { gitfile(path)? } else { path.to_owned() };
-        let common_dir = match read_small(&git_dir.join("commondir")) {
-            Some(text) => git_dir.join(path_of(text.trim_ascii())),
+    ///
+    /// # Errors
+    /// The machine is in trouble ([`is_trouble`]), so that nobody can say whether there is one.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        let mut said_by = Vec::new();
+        let git_dir = if path.is_file() {
+            said_by.push(path.to_owned());
+            let Some(target) = gitfile(path)? else { return Ok(None) };
+            target
+        } else {
+            path.to_owned()
+        };
+        let commondir = git_dir.join("commondir");
+        let common_dir = match lenient(read_small(&commondir))? {
+            Some(text) => {
+                said_by.push(commondir);
+                git_dir.join(path_of(text.trim_ascii()))
+            }
             None => git_dir.clone(),
         };
         let objects_dir = common_dir.join("objects");
-        let is_repository = objects_dir.is_dir() && common_dir.join("refs").is_dir() && has_head(&git_dir);
-        is_repository.then_some(Self { git_dir, common_dir, objects_dir })
+        let is_repository = objects_dir.is_dir() && common_dir.join("refs").is_dir() && has_head(&git_dir)?;
+        Ok(is_repository.then_some(Self { git_dir, common_dir, objects_dir, said_by }))
     }
 
     /// Whether this is a linked worktree of another repository.
@@ -41,22 +59,21 @@ impl Layout {
 }
 
 /// Where a `.git` file points.
-fn gitfile(path: &Path) -> Option<PathBuf> {
-    let text = read_small(path)?;
-    let target = text.strip_prefix(b"gitdir:")?.trim_ascii();
-    Some(path.parent()?.join(path_of(target)))
+fn gitfile(path: &Path) -> io::Result<Option<PathBuf>> {
+    let text = lenient(read_small(path))?.unwrap_or_default();
+    let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
+    Ok(target.and_then(|target| Some(path.parent()?.join(path_of(target)))))
 }
 
-fn has_head(git_dir: &Path) -> bool {
+fn has_head(git_dir: &Path) -> io::Result<bool> {
     let path = git_dir.join("HEAD");
     if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
-        return fs::read_link(&path).is_ok_and(|target| target.starts_with("refs"));
+        return Ok(fs::read_link(&path).is_ok_and(|target| target.starts_with("refs")));
     }
-    read_small(&path).is_some_and(|text| {
-        let text = text.trim_ascii();
-        text.strip_prefix(b"ref:").is_some_and(|target| target.trim_ascii().starts_with(b"refs/"))
-            || (matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit))
-    })
+    let text = lenient(read_small(&path))?.unwrap_or_default();
+    let text = text.trim_ascii();
+    Ok(text.strip_prefix(b"ref:").is_some_and(|target| target.trim_ascii().starts_with(b"refs/"))
+        || (matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit)))
 }
 
 /// A path from the bytes of a file.
@@ -65,13 +82,54 @@ pub fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// The content of a file that should be small; `None` when it is not there, or not small.
-pub fn read_small(path: &Path) -> Option<Vec<u8>> {
-    use std::io::Read;
+/// The content of a file that should be small; `None` when there is no such file.
+///
+/// # Errors
+/// It is there and cannot be read, is no plain file, or is larger than [`limits::SMALL_FILE_MAX`].
+pub fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if is_absence(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.len() > limits::SMALL_FILE_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let mut content = Vec::new();
-    let file = fs::File::open(path).ok()?;
-    file.take(limits::SMALL_FILE_MAX + 1).read_to_end(&mut content).ok()?;
-    (content.len() as u64 <= limits::SMALL_FILE_MAX).then_some(content)
+    file.take(limits::SMALL_FILE_MAX + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > limits::SMALL_FILE_MAX {
+        Err(io::ErrorKind::FileTooLarge.into())
+    } else {
+        Ok(Some(content))
+    }
+}
+
+/// Opens a plain file. A pipe or device that somebody put in its place is refused, and never waited for.
+///
+/// # Errors
+/// What `open(2)` reports, and `InvalidInput` for what is no plain file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// Whether an error means that nothing is at a path.
+pub fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Whether an error is about the machine and says nothing of the file: descriptors, memory or the disk failed. Whoever took
+/// that for absence would serve a repository without some of its refs, and mirrors would delete them.
+pub fn is_trouble(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO))
+}
+
+/// Takes a file that cannot be read for an absent one, as stock git does, unless the machine is in trouble.
+///
+/// # Errors
+/// The machine is in trouble.
+pub fn lenient(read: io::Result<Option<Vec<u8>>>) -> io::Result<Option<Vec<u8>>> {
+    read.or_else(|error| if is_trouble(&error) { Err(error) } else { Ok(None) })
 }
 
 #[cfg(test)]
@@ -87,11 +145,13 @@ mod tests {
         git(root, &["init", "-q", "plain"]);
         git(&root.join("plain"), &["commit", "-q", "--allow-empty", "-m", "x"]);
         git(&root.join("plain"), &["worktree", "add", "-q", "../linked"]);
-        assert!(!Layout::of(&root.join("bare")).unwrap().is_linked());
-        assert_eq!(Layout::of(&root.join("plain")), None);
-        assert!(!Layout::of(&root.join("plain/.git")).unwrap().is_linked());
-        let linked = Layout::of(&root.join("linked/.git")).unwrap();
+        let of = |name: &str| Layout::of(&root.join(name)).unwrap();
+        assert!(!of("bare").unwrap().is_linked());
+        assert_eq!(of("plain"), None);
+        assert!(!of("plain/.git").unwrap().is_linked());
+        let linked = of("linked/.git").unwrap();
         assert!(linked.is_linked());
+        assert_eq!(linked.said_by, [root.join("linked/.git"), linked.git_dir.join("commondir")]);
         let objects = root.join("plain/.git/objects");
         assert_eq!(linked.objects_dir.canonicalize().unwrap(), objects.canonicalize().unwrap());
     }
@@ -103,9 +163,28 @@ mod tests {
         git(root, &["init", "-q", "--bare", "x"]);
         for head in ["", "ref: elsewhere", "123", "ref:"] {
             fs::write(root.join("x/HEAD"), head).unwrap();
-            assert_eq!(Layout::of(&root.join("x")), None, "{head:?}");
+            assert_eq!(Layout::of(&root.join("x")).unwrap(), None, "{head:?}");
         }
         fs::write(root.join("x/HEAD"), "ref: refs/heads/y\n").unwrap();
-        assert!(Layout::of(&root.join("x")).is_some());
+        assert!(Layout::of(&root.join("x")).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_never_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(read_small(&path).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(lenient(read_small(&path)).unwrap(), None);
+        assert_eq!(read_small(&folder.path().join("none")).unwrap(), None);
+        assert_eq!(read_small(&folder.path().join("none/below")).unwrap(), None);
+    }
+
+    #[test]
+    fn exhausted_descriptors_are_no_absence() {
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
+            assert!(lenient(Err(io::Error::from_raw_os_error(number))).is_err());
+        }
+        assert_eq!(lenient(Err(io::Error::from_raw_os_error(libc::EACCES))).unwrap(), None);
     }
 }

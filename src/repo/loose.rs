@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::layout::{self, is_absence};
 use crate::{
     limits,
     oid::{ObjectId, push_hex},
@@ -20,7 +21,14 @@ use crate::{
 /// Answers what work on objects asks, looking in `folders` in turn.
 pub fn answer(folders: &[PathBuf], ask: Ask) -> Loose {
     let (Ask::Look(id) | Ask::Read(id)) = ask;
-    let Some(mut stream) = open(folders, &id) else { return Loose::Absent };
+    let mut stream = match open(folders, &id) {
+        Ok(Some(stream)) => stream,
+        Ok(None) => return Loose::Absent,
+        Err(error) => {
+            tracing::error!(%id, "loose object cannot be opened: {error}");
+            return Loose::Broken;
+        }
+    };
     let Ok((object, size)) = stream.header() else { return Loose::Broken };
     if matches!(ask, Ask::Look(_)) || size > limits::OBJECT_INLINE_MAX {
         return Loose::Seen { object, size };
@@ -33,7 +41,7 @@ pub fn answer(folders: &[PathBuf], ask: Ask) -> Loose {
 
 /// A stream over the content of a loose object; nothing when there is none, or a broken one.
 pub fn stream(folders: &[PathBuf], id: &ObjectId) -> Option<LooseStream> {
-    let mut stream = open(folders, id)?;
+    let mut stream = open(folders, id).ok()??;
     stream.header().ok()?;
     Some(stream)
 }
@@ -46,8 +54,17 @@ pub fn path_of(folder: &Path, id: &ObjectId) -> PathBuf {
     folder.join(hex.get(..2).unwrap_or_default()).join(hex.get(2..).unwrap_or_default())
 }
 
-fn open(folders: &[PathBuf], id: &ObjectId) -> Option<LooseStream> {
-    folders.iter().find_map(|folder| File::open(path_of(folder, id)).ok()).map(LooseStream::new)
+/// Only absence is absence: an object that cannot be opened may be all that connects two others.
+fn open(folders: &[PathBuf], id: &ObjectId) -> io::Result<Option<LooseStream>> {
+    let mut failed = None;
+    for folder in folders {
+        match layout::open(&path_of(folder, id)) {
+            Ok(file) => return Ok(Some(LooseStream::new(file))),
+            Err(error) if is_absence(&error) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(None), Err)
 }
 
 /// The content of one loose object, part by part.
@@ -219,6 +236,10 @@ mod tests {
             fs::write(&path, &good[..size]).unwrap();
             assert_eq!(answer(&folders, Ask::Read(id)), Loose::Broken, "cut at {size}");
         }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(answer(&folders, Ask::Look(id)), Loose::Broken, "there and no file");
+        fs::remove_dir(&path).unwrap();
         fs::write(&path, &good).unwrap();
         assert_eq!(answer(&folders, Ask::Read(id)), Loose::Whole { object: ObjectType::Blob, bytes: b"abc".to_vec() });
     }

@@ -11,6 +11,8 @@ pub mod charts;
 pub mod hide;
 pub mod layout;
 pub mod loose;
+pub mod name;
+pub mod packed;
 pub mod packs;
 pub mod refs;
 pub mod reftable;

@@ -6,13 +6,15 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use super::stamp::{Stamp, Stamps};
+use super::{
+    layout::{self, is_absence, is_trouble},
+    stamp::{Stamp, Stamps},
+};
 use crate::{
     oid::Kind,
     pack::{Mapping, Pack},
@@ -34,60 +36,108 @@ impl OpenPacks {
     /// The packs of one object folder, largest first. The folder is stamped.
     ///
     /// # Errors
-    /// Mappings or descriptors ran out.
+    /// Mappings or descriptors ran out, or packs come and go faster than they can be opened.
     pub fn of_folder(&self, objects: &Path, kind: Kind, stamps: &mut Stamps) -> io::Result<Vec<Arc<Pack>>> {
         let folder = objects.join("pack");
-        stamps.watch(&folder);
-        let mut packs = Vec::new();
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(packs) };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "idx") {
-                packs.extend(self.open(&path, kind)?);
+        for _ in 0..TRIES {
+            let stamp = Stamp::of(&folder);
+            let packs = self.list(&folder, kind)?;
+            // A repack puts its pack in place before it takes the old ones away. Listed in between, neither may have been seen.
+            if let Some(mut packs) = packs.filter(|_| Stamp::of(&folder) == stamp) {
+                stamps.add(folder, stamp);
+                packs.sort_by(|a, b| b.count().cmp(&a.count()).then_with(|| a.name().cmp(b.name())));
+                return Ok(packs);
             }
         }
-        packs.sort_by(|a, b| b.count().cmp(&a.count()).then_with(|| a.name().cmp(b.name())));
-        Ok(packs)
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// The pack with that index, or nothing when it is broken or going away.
-    fn open(&self, index: &Path, kind: Kind) -> io::Result<Option<Arc<Pack>>> {
-        let data = index.with_extension("pack");
-        let (data_stamp, index_stamp) = (Stamp::of(&data), Stamp::of(index));
-        if !data_stamp.is_there() || !index_stamp.is_there() {
-            return Ok(None);
-        }
-        let mut open = self.lock();
-        if let Some(known) = open.get(index).filter(|known| known.data == data_stamp && known.index == index_stamp) {
-            match &known.pack {
-                None => return Ok(None),
-                Some(pack) => {
-                    if let Some(pack) = pack.upgrade() {
-                        return Ok(Some(pack));
-                    }
-                }
-            }
-        }
-        let opened = match (map(&data)?, map(index)?) {
-            (Some(data), Some(index_map)) => {
-                let name = index.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                let reverse = map(&index.with_extension("rev"))?;
-                Pack::open(&name, kind, data, index_map).map(|pack| with_order(pack, reverse, index))
-            }
-            _ => return Ok(None),
+    /// All packs of a folder; `None` when one of them vanished meanwhile.
+    fn list(&self, folder: &Path, kind: Kind) -> io::Result<Option<Vec<Arc<Pack>>>> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if is_absence(&error) => return Ok(Some(Vec::new())),
+            Err(error) => return Err(error),
         };
-        let pack = match opened {
-            Ok(pack) => Some(Arc::new(pack)),
-            Err(error) => {
-                tracing::error!(file = %index.display(), "{error}");
-                None
+        let mut packs = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "idx") {
+                continue;
             }
-        };
-        let weak = pack.as_ref().map(Arc::downgrade);
-        open.retain(|_, known| known.pack.as_ref().is_none_or(|pack| pack.strong_count() > 0));
-        open.insert(index.to_owned(), Known { data: data_stamp, index: index_stamp, pack: weak });
-        Ok(pack)
+            match self.open(&path, kind)? {
+                Opened::Pack(pack) => packs.push(pack),
+                Opened::Broken => {}
+                Opened::Gone => return Ok(None),
+            }
+        }
+        Ok(Some(packs))
     }
+
+    /// The pack with that index.
+    fn open(&self, index: &Path, kind: Kind) -> io::Result<Opened> {
+        let data = index.with_extension("pack");
+        let stamps = (Stamp::of(&data), Stamp::of(index));
+        if !stamps.1.is_there() {
+            return Ok(Opened::Gone);
+        }
+        if let Some(known) = self.known(index, stamps) {
+            return Ok(known);
+        }
+        // Not under the lock: this touches each page of the index, and other loops have packs to look up.
+        let pack = match (map(&data), map(index)) {
+            (Ok(data), Ok(index_map)) => {
+                let name = index.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                let reverse = map(&index.with_extension("rev")).ok();
+                let opened = Pack::open(&name, kind, data, index_map).map(|pack| with_order(pack, reverse, index));
+                opened.map_err(|error| error.to_string())
+            }
+            (Err(error), _) | (_, Err(error)) => match error {
+                error if is_trouble(&error) => return Err(error),
+                // An index without its pack is what a removal leaves behind, for a moment or for ever.
+                error if is_absence(&error) && Stamp::of(index).is_there() => Err("its pack is not there".to_owned()),
+                error if is_absence(&error) => return Ok(Opened::Gone),
+                error => Err(error.to_string()),
+            },
+        };
+        if let Err(error) = &pack {
+            tracing::error!(file = %index.display(), "pack left out: {error}");
+        }
+        Ok(self.remember(index, stamps, pack.ok().map(Arc::new)))
+    }
+
+    fn known(&self, index: &Path, (data, index_stamp): (Stamp, Stamp)) -> Option<Opened> {
+        let open = self.lock();
+        let known = open.get(index).filter(|known| known.data == data && known.index == index_stamp)?;
+        match &known.pack {
+            None => Some(Opened::Broken),
+            Some(pack) => pack.upgrade().map(Opened::Pack),
+        }
+    }
+
+    /// Remembers a pack, unless another loop was faster; then theirs is taken.
+    fn remember(&self, index: &Path, (data, index_stamp): (Stamp, Stamp), pack: Option<Arc<Pack>>) -> Opened {
+        if let Some(known) = self.known(index, (data, index_stamp)) {
+            return known;
+        }
+        let weak = pack.as_ref().map(Arc::downgrade);
+        let mut open = self.lock();
+        // Looked through when there is no room left, so that opening costs the same however many are open.
+        if open.len() == open.capacity() {
+            open.retain(|_, known| known.pack.as_ref().is_none_or(|pack| pack.strong_count() > 0));
+        }
+        open.insert(index.to_owned(), Known { data, index: index_stamp, pack: weak });
+        pack.map_or(Opened::Broken, Opened::Pack)
+    }
+}
+
+/// What became of an index that was listed.
+enum Opened {
+    Pack(Arc<Pack>),
+    /// Reported, and not looked at again before it changes.
+    Broken,
+    /// Deleted since.
+    Gone,
 }
 
 impl OpenPacks {
@@ -120,29 +170,22 @@ fn with_order(mut pack: Pack, reverse: Option<Mapping>, index: &Path) -> Pack {
     pack
 }
 
-/// Maps a file; nothing when it is not there any more or may not be read.
+/// Maps a file.
 ///
 /// # Errors
-/// Descriptors, mappings or memory ran out.
-pub fn map(path: &Path) -> io::Result<Option<Mapping>> {
-    let ran_out = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM));
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if ran_out(&error) => return Err(error),
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::error!(file = %path.display(), "cannot be opened: {error}");
-            }
-            return Ok(None);
-        }
-    };
-    Mapping::of(&file).map(Some)
+/// It is not there or cannot be read, or descriptors, mappings or memory ran out.
+pub fn map(path: &Path) -> io::Result<Mapping> {
+    Mapping::of(&layout::open(path)?)
 }
+
+/// How often a folder is listed anew when packs come and go.
+const TRIES: usize = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repo::catalogue::tests::git;
+    use crate::repo::catalogue::tests::{commit, git};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_pack_is_mapped_once_for_all_snapshots() {
@@ -172,5 +215,53 @@ mod tests {
         fs::write(&index, b"no index").unwrap();
         assert_eq!(open.of_folder(&objects, Kind::Sha1, &mut Stamps::default()).unwrap().len(), 0);
         assert_eq!(first[0].count(), 2, "a request in flight keeps its packs");
+    }
+
+    #[test]
+    fn objects_are_found_whatever_is_repacked_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "-q", "--bare", "x"]);
+        let path = folder.path().join("x");
+        let id = commit(&path, "a");
+        git(&path, &["update-ref", "refs/heads/a", &id]);
+        git(&path, &["repack", "-adq"]);
+        let id = crate::oid::from_hex(Kind::Sha1, id.as_bytes()).unwrap();
+        let (open, done) = (OpenPacks::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..25 {
+                    // Another object each time, so that the pack gets another name.
+                    git(&path, &["update-ref", "refs/heads/b", &commit(&path, &number.to_string())]);
+                    git(&path, &["repack", "-adq"]);
+                }
+                done.store(true, Ordering::Release);
+            });
+            let mut rounds = 0;
+            while !done.load(Ordering::Acquire) {
+                let packs = open.of_folder(&path.join("objects"), Kind::Sha1, &mut Stamps::default()).unwrap();
+                assert!(packs.iter().any(|pack| pack.find(&id).is_some()), "round {rounds} of {}", packs.len());
+                rounds += 1;
+            }
+            assert!(rounds > 10);
+        });
+    }
+
+    #[test]
+    fn companions_of_packs_are_tolerated_and_an_index_alone_is_no_pack() {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "-q", "--bare", "x"]);
+        let path = folder.path().join("x");
+        git(&path, &["update-ref", "refs/heads/a", &commit(&path, "a")]);
+        git(&path, &["repack", "-adq"]);
+        let packs = path.join("objects/pack");
+        let index = fs::read_dir(&packs).unwrap().flatten().map(|entry| entry.path());
+        let index = index.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "idx")).unwrap();
+        for ending in ["keep", "promisor", "mtimes", "bitmap"] {
+            fs::write(index.with_extension(ending), "whatever").unwrap();
+        }
+        fs::write(packs.join("tmp_idx_x1"), "").unwrap();
+        fs::copy(&index, packs.join("pack-lonely.idx")).unwrap();
+        let found = OpenPacks::default().of_folder(&path.join("objects"), Kind::Sha1, &mut Stamps::default()).unwrap();
+        assert_eq!(found.len(), 1);
     }
 }

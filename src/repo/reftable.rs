@@ -8,8 +8,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    layout::{Layout, read_small},
-    refs::{Peeled, Said},
+    layout::{self, Layout, is_absence, read_small},
+    name,
+    refs::{OF_WORKTREES, Peeled, Said, Told},
     stamp::Stamps,
 };
 use crate::{
@@ -25,7 +26,7 @@ pub type Names = BTreeMap<Vec<u8>, Said>;
 ///
 /// # Errors
 /// A table is damaged, or tables keep vanishing.
-pub fn read(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<(Names, Option<Said>), Absent> {
+pub fn read(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<Told, Absent> {
     let folder = layout.common_dir.join("reftable");
     for _ in 0..TRIES {
         let mut tried = stamps.clone();
@@ -35,34 +36,60 @@ pub fn read(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<(Names, 
                 // A worktree keeps its own HEAD and its own few refs in a stack of its own.
                 let own = read_stack(&layout.git_dir.join("reftable"), kind, &mut tried)?.unwrap_or_default();
                 head = own.get(b"HEAD".as_slice()).cloned();
-                refs.extend(own.into_iter().filter(|(name, _)| name.starts_with(b"refs/")));
+                refs.retain(|name, _| !is_of_worktree(name));
+                refs.extend(own.into_iter().filter(|(name, _)| is_of_worktree(name)));
             }
-            refs.retain(|name, _| name.starts_with(b"refs/"));
+            refs.retain(|name, _| is_kept(name));
             *stamps = tried;
-            return Ok((refs, head));
+            return Ok(Told { own: refs, head, ..Told::default() });
         }
     }
     Err(Absent::Broken("the reftables change faster than they can be read".to_owned()))
+}
+
+fn is_of_worktree(name: &[u8]) -> bool {
+    OF_WORKTREES.iter().any(|own| name.strip_prefix(*own).is_some_and(|rest| rest.starts_with(b"/")))
+}
+
+/// Tables may hold names that no file could have.
+fn is_kept(name: &[u8]) -> bool {
+    let sound = name::is_sound(name);
+    if !sound && name.starts_with(b"refs/") {
+        tracing::warn!(name = %String::from_utf8_lossy(name), "ignoring ref with broken name");
+    }
+    sound
 }
 
 /// `None` when a table of the list is gone.
 fn read_stack(folder: &Path, kind: Kind, stamps: &mut Stamps) -> Result<Option<Names>, Absent> {
     let list = folder.join("tables.list");
     stamps.watch(&list);
-    let names = read_small(&list).unwrap_or_default();
+    let broken = |error: &dyn std::fmt::Display| Absent::Broken(format!("{}: {error}", list.display()));
+    let names = read_small(&list).map_err(|error| broken(&error))?.unwrap_or_default();
     let mut refs = BTreeMap::new();
+    let mut room = limits::REF_NAMES_SIZE_MAX;
     for name in names.split(|byte| *byte == b'\n').filter(|name| !name.is_empty()) {
         let name = String::from_utf8_lossy(name).into_owned();
         if name.contains('/') {
             return Err(Absent::Broken("reftable/tables.list names a file elsewhere".to_owned()));
         }
-        let Ok(bytes) = std::fs::read(folder.join(&name)) else { return Ok(None) };
+        let bytes = match read_table(&folder.join(&name)) {
+            Ok(bytes) => bytes,
+            Err(error) if is_absence(&error) => return Ok(None),
+            Err(error) => return Err(broken(&error)),
+        };
         let table = Table::open(&bytes, kind);
         table
-            .and_then(|table| table.read_into(&mut refs))
+            .and_then(|table| table.read_into(&mut refs, &mut room))
             .ok_or_else(|| Absent::Broken(format!("reftable/{name} is damaged; `git refs verify` says more")))?;
     }
     Ok(Some(refs))
+}
+
+fn read_table(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut layout::open(path)?, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// One table.
@@ -98,8 +125,9 @@ impl<'a> Table<'a> {
         (is_sound && own == kind).then_some(Self { bytes, kind, header_size, block_size: uint24(bytes, 5)?, end })
     }
 
-    /// Adds what the table says; deletions take away.
-    fn read_into(&self, refs: &mut Names) -> Option<()> {
+    /// Adds what the table says; deletions take away. `room` is how many bytes the names of all tables may still take: each
+    /// repeats the start of the one before, so that four bytes on disk can claim a name of any size.
+    fn read_into(&self, refs: &mut Names, room: &mut usize) -> Option<()> {
         let mut start = 0;
         loop {
             let at = if start == 0 { self.header_size } else { start };
@@ -108,7 +136,7 @@ impl<'a> Table<'a> {
             }
             let size = uint24(self.bytes, at + 1)?;
             let block_end = start.checked_add(size).filter(|end| *end <= self.end && *end >= at + 4)?;
-            self.read_block(at + 4, block_end, refs)?;
+            self.read_block(at + 4, block_end, refs, room)?;
             start = match self.block_size {
                 0 => block_end,
                 step => block_end.max(start + 1).div_ceil(step).checked_mul(step)?,
@@ -116,7 +144,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn read_block(&self, mut at: usize, end: usize, refs: &mut Names) -> Option<()> {
+    fn read_block(&self, mut at: usize, end: usize, refs: &mut Names, room: &mut usize) -> Option<()> {
         let restarts = self.bytes.get(end.checked_sub(2)?..end)?;
         let restarts = usize::from(u16::from_be_bytes(restarts.try_into().ok()?));
         let records_end = end.checked_sub(2 + 3 * restarts)?;
@@ -126,11 +154,12 @@ impl<'a> Table<'a> {
             let prefix = usize::try_from(varint(bytes, &mut at)?).ok()?;
             let suffix = varint(bytes, &mut at)?;
             let (suffix, value_type) = (usize::try_from(suffix >> 3).ok()?, suffix & 7);
-            if prefix > name.len() || prefix.checked_add(suffix)? > limits::PKT_SIZE_MAX {
+            if prefix > name.len() || prefix.checked_add(suffix)? > limits::REF_NAME_MAX {
                 return None;
             }
             name.truncate(prefix);
             name.extend_from_slice(take(bytes, &mut at, suffix)?);
+            *room = room.checked_sub(name.len())?;
             varint(bytes, &mut at)?;
             let said = self.read_value(value_type, bytes, &mut at)?;
             match said {
@@ -203,17 +232,21 @@ mod tests {
     use crate::repo::catalogue::tests::{commit, git};
     use std::{fmt::Write, fs};
 
+    /// Whether this git can do that; says so when it cannot.
+    fn git_may(folder: &Path, arguments: &[&str]) -> bool {
+        let mut command = std::process::Command::new("git");
+        command.args(["-c", "init.defaultBranch=main"]).args(arguments).current_dir(folder);
+        let made = command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").status().unwrap();
+        if !made.success() {
+            eprintln!("SKIPPED: this git has no reftables");
+        }
+        made.success()
+    }
+
     fn repository(kind: &str) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
         let folder = tempfile::tempdir().unwrap();
         let format = format!("--object-format={kind}");
-        let made = std::process::Command::new("git")
-            .args(["-c", "init.defaultBranch=main", "init", "-q", "--bare", "--ref-format=reftable", &format, "x"])
-            .current_dir(folder.path())
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .status()
-            .unwrap();
-        if !made.success() {
-            eprintln!("SKIPPED: this git has no reftables");
+        if !git_may(folder.path(), &["init", "-q", "--bare", "--ref-format=reftable", &format, "x"]) {
             return None;
         }
         let path = folder.path().join("x");
@@ -234,8 +267,8 @@ mod tests {
             git(&path, &["tag", "-a", "-m", "t", "v1", &id]);
             git(&path, &["symbolic-ref", "refs/heads/sym", "refs/heads/some/branch-7"]);
             git(&path, &["update-ref", "-d", "refs/heads/some/branch-9"]);
-            let layout = Layout::of(&path).unwrap();
-            let (refs, head) = read(&layout, kind, &mut Stamps::default()).unwrap();
+            let layout = Layout::of(&path).unwrap().unwrap();
+            let Told { own: refs, head, .. } = read(&layout, kind, &mut Stamps::default()).unwrap();
             let stock = git(&path, &["for-each-ref", "--format=%(refname) %(objectname) %(*objectname) %(symref)"]);
             let id = |hex: &str| crate::oid::from_hex(kind, hex.as_bytes());
             let mut expected = BTreeMap::new();
@@ -256,6 +289,51 @@ mod tests {
     }
 
     #[test]
+    fn worktrees_have_a_head_and_a_few_refs_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let main = folder.path().join("main");
+        if !git_may(folder.path(), &["init", "-q", "--ref-format=reftable", "main"]) {
+            return;
+        }
+        git(&main, &["commit", "-q", "--allow-empty", "-m", "x"]);
+        git(&main, &["worktree", "add", "-q", "-b", "side", "../linked"]);
+        let linked = folder.path().join("linked");
+        git(&main, &["update-ref", "refs/bisect/one", "HEAD"]);
+        git(&linked, &["update-ref", "refs/bisect/two", "HEAD"]);
+        for at in [&main, &linked] {
+            let layout = Layout::of(&at.join(".git")).unwrap().unwrap();
+            let told = read(&layout, Kind::Sha1, &mut Stamps::default()).unwrap();
+            let names: Vec<_> = told.own.keys().map(|name| String::from_utf8_lossy(name)).collect();
+            let stock = git(at, &["for-each-ref", "--format=%(refname)"]);
+            assert_eq!(names, stock.lines().collect::<Vec<_>>());
+            let branch = git(at, &["symbolic-ref", "HEAD"]);
+            assert_eq!(told.head, Some(Said::Symbolic(branch.trim().as_bytes().to_vec())));
+        }
+    }
+
+    #[test]
+    fn names_that_no_file_could_have_are_left_out() {
+        for name in ["refs/heads/a\n0000", "refs/heads/a b", "refs/../../x", "HEAD", "refs/heads/a\0b"] {
+            assert!(!is_kept(name.as_bytes()), "{name:?}");
+        }
+        assert!(is_kept(b"refs/heads/a") && is_of_worktree(b"refs/bisect/a") && !is_of_worktree(b"refs/bisected/a"));
+    }
+
+    #[test]
+    fn names_that_blow_up_are_refused() {
+        let Some((_folder, path)) = repository("sha1") else { return };
+        let id = commit(&path, "a");
+        git(&path, &["update-ref", "refs/heads/a-rather-long-name", &id]);
+        let list = fs::read_to_string(path.join("reftable/tables.list")).unwrap();
+        let bytes = fs::read(path.join("reftable").join(list.lines().next_back().unwrap())).unwrap();
+        let table = Table::open(&bytes, Kind::Sha1).unwrap();
+        let room = |mut room: usize| table.read_into(&mut BTreeMap::new(), &mut room).map(|()| room);
+        let needed = 1000 - room(1000).unwrap();
+        assert!(needed >= "refs/heads/a-rather-long-name".len());
+        assert_eq!((room(needed), room(needed - 1)), (Some(0), None));
+    }
+
+    #[test]
     fn damaged_tables_are_refused_and_never_panic() {
         let Some((_folder, path)) = repository("sha1") else { return };
         let id = commit(&path, "a");
@@ -270,7 +348,7 @@ mod tests {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
                 if let Some(table) = Table::open(&flipped, Kind::Sha1) {
-                    let _ = table.read_into(&mut BTreeMap::new());
+                    let _ = table.read_into(&mut BTreeMap::new(), &mut 1000);
                 }
             }
         }

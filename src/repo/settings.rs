@@ -95,6 +95,8 @@ pub struct Settings {
     pub kind: Kind,
     /// `extensions.refStorage`
     pub reftable: bool,
+    /// `extensions.worktreeConfig`: `config.worktree` in the git folder is read as well.
+    pub worktree_config: bool,
 }
 
 impl Settings {
@@ -127,6 +129,7 @@ impl Settings {
             hidden: Hidden::default(),
             kind: Kind::Sha1,
             reftable: false,
+            worktree_config: false,
         }
     }
 
@@ -149,9 +152,27 @@ impl Settings {
         }
         format.check()?;
         (settings.kind, settings.reftable) = (format.kind, format.reftable);
-        // Stock lists blobs elsewhere only by ids of the repository's own kind.
-        settings.blob_packfile_uris.retain(|known| known.object.kind() == format.kind);
+        settings.worktree_config = format.worktree_config;
+        settings.drop_foreign_uris();
         Ok(settings)
+    }
+
+    /// Adds what `config.worktree` says, which wins over everything else but has no say in the format.
+    ///
+    /// # Errors
+    /// It cannot be parsed.
+    pub fn with_worktree(mut self, text: &[u8]) -> Result<Self, Absent> {
+        for value in &values(text, "config.worktree")? {
+            self.apply(value)?;
+        }
+        self.drop_foreign_uris();
+        Ok(self)
+    }
+
+    /// Stock lists blobs elsewhere only by ids of the repository's own kind.
+    fn drop_foreign_uris(&mut self) {
+        let kind = self.kind;
+        self.blob_packfile_uris.retain(|known| known.object.kind() == kind);
     }
 
     fn apply(&mut self, value: &Value) -> Result<(), Absent> {
@@ -231,6 +252,7 @@ struct Format {
     number: i64,
     kind: Kind,
     reftable: bool,
+    worktree_config: bool,
     /// Extensions that only version 1 has, and those nobody here knows.
     later: Vec<String>,
     unknown: Vec<String>,
@@ -238,7 +260,8 @@ struct Format {
 
 impl Default for Format {
     fn default() -> Self {
-        Self { number: 0, kind: Kind::Sha1, reftable: false, later: Vec::new(), unknown: Vec::new() }
+        let (later, unknown) = (Vec::new(), Vec::new());
+        Self { number: 0, kind: Kind::Sha1, reftable: false, worktree_config: false, later, unknown }
     }
 }
 
@@ -246,7 +269,8 @@ impl Format {
     fn apply(&mut self, value: &Value) -> Result<(), Absent> {
         match (value.section.as_str(), value.key.as_str()) {
             ("core", "repositoryformatversion") => self.number = value.number()?,
-            ("extensions", "noop" | "preciousobjects" | "partialclone" | "worktreeconfig") => {}
+            ("extensions", "worktreeconfig") => self.worktree_config = value.boolean()?,
+            ("extensions", "noop" | "preciousobjects" | "partialclone") => {}
             ("extensions", "noop-v1" | "compatobjectformat" | "relativeworktrees") => {
                 self.later.push(value.key.clone());
             }
@@ -309,16 +333,26 @@ impl Value {
         }
     }
 
+    /// As `strtoimax` with base 0 reads it, with git's units behind it.
     fn number(&self) -> Result<i64, Absent> {
-        let text = std::str::from_utf8(self.text()).unwrap_or_default().trim();
-        let (digits, factor) = match text.char_indices().next_back() {
+        let text = std::str::from_utf8(self.text()).unwrap_or_default().trim_ascii_start();
+        let (text, factor) = match text.char_indices().next_back() {
             Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
             Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
             Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
             _ => (text, 1),
         };
-        let number = digits.parse::<i64>().ok().and_then(|number| number.checked_mul(factor));
-        number.ok_or_else(|| self.wrong("a number"))
+        let (sign, digits) = match text.strip_prefix('-') {
+            Some(digits) => (-1, digits),
+            None => (1, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+            Some(digits) => (digits, 16),
+            None if digits.len() > 1 && digits.starts_with('0') => (digits, 8),
+            None => (digits, 10),
+        };
+        let number = i64::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with(['-', '+']));
+        number.and_then(|number| number.checked_mul(sign * factor)).ok_or_else(|| self.wrong("a number"))
     }
 
     fn wrong(&self, expected: &str) -> Absent {
@@ -339,7 +373,9 @@ fn values(text: &[u8], whose: &str) -> Result<Vec<Value>, Absent> {
     for section in file.sections() {
         let header = section.header();
         let name = header.name().to_string().to_ascii_lowercase();
-        let subsection = header.subsection_name().map(ToString::to_string);
+        // The old spelling `[section.SUBsection]` does not tell cases apart.
+        let lower = |name: String| if header.is_legacy() { name.to_ascii_lowercase() } else { name };
+        let subsection = header.subsection_name().map(|name| lower(name.to_string()));
         for (key, value) in section.body() {
             let implicit = value.is_empty() && section.value_implicit(&key) == Some(None);
             let value = (!implicit).then(|| value.to_vec());
@@ -439,6 +475,42 @@ mod tests {
         let Err(Absent::Broken(text)) = read(Defaults::Git, "[uploadpack]\nallowFilter = perhaps\n") else { panic!() };
         assert!(text.contains("uploadpack.allowfilter"), "{text}");
         assert!(matches!(read(Defaults::Git, "[core\n"), Err(Absent::Broken(_))));
+    }
+
+    #[test]
+    fn values_are_those_git_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "\u{feff}[transfer] hideRefs = refs/one ; a comment\n[TRANSFER]\n\thiderefs = \"refs/t#wo\" # another\n\
+            hideRefs=refs/th\\\n\tree\nhideRefs = \"a\\\"b\\\\c\\td\"  \nhideRefs = in  side \n[bundle \"A \\\"b\\\\]\"] uri = \
+            https://x/?a=b&c=d\n[uploadpackfilter.TREE]\nallow\n[uploadpackfilter \"Tree\"]\nallow = no\nallow =\n";
+        std::fs::write(folder.path().join("config"), text).unwrap();
+        let stock = crate::repo::catalogue::tests::git(folder.path(), &["config", "-f", "config", "--list", "-z"]);
+        let mut own = String::new();
+        for value in values(text.as_bytes(), "x").unwrap() {
+            let subsection = value.subsection.map(|name| format!(".{name}")).unwrap_or_default();
+            let text = value.value.map(|text| format!("\n{}", String::from_utf8(text).unwrap())).unwrap_or_default();
+            own.push_str(&format!("{}{subsection}.{}{text}\0", value.section, value.key));
+        }
+        assert_eq!(own, stock);
+    }
+
+    #[test]
+    fn numbers_are_those_git_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in
+            ["0", "7", "+7", "0x10", "0XfF", "010", "2k", "1M", "08", "0x", "1z", "-3", "--3", "", "9999999999g"]
+        {
+            let config = format!("[uploadpack]\nkeepAlive = {text}\n");
+            std::fs::write(folder.path().join("config"), &config).unwrap();
+            let stock = std::process::Command::new("git")
+                .args(["config", "-f", "config", "--type=int", "uploadpack.keepAlive"])
+                .current_dir(folder.path())
+                .output()
+                .unwrap();
+            let stock = stock.status.success().then(|| String::from_utf8(stock.stdout).unwrap().trim().to_owned());
+            let own = values(config.as_bytes(), "x").unwrap()[0].number().ok().map(|number| number.to_string());
+            assert_eq!(own, stock, "{text:?}");
+        }
     }
 
     #[test]

@@ -70,26 +70,20 @@ impl Snapshot {
     /// The repository cannot be served, or not be read.
     pub fn read(name: &str, layout: &Layout, options: &CatalogueOptions, open: &OpenPacks) -> Result<Self, Absent> {
         let mut stamps = Stamps::default();
-        let config = layout.common_dir.join("config");
-        stamps.watch(&config);
-        let text = read_small(&config).unwrap_or_default();
-        let settings = Settings::read(options.defaults, options.server_config.as_deref(), &text)?;
+        let settings = read_settings(layout, options, &mut stamps)?;
         let kind = settings.kind;
-        let (said, head) = if settings.reftable {
+        let told = if settings.reftable {
             reftable::read(layout, kind, &mut stamps)?
         } else {
-            let head = refs::read_head(layout, kind, &mut stamps);
-            (refs::read_files(layout, kind, &mut stamps), head)
+            refs::read_files(layout, kind, &mut stamps).map_err(|error| broken("refs", &error))?
         };
-        let refs = refs::arrange(&said, head, &settings.hidden);
-        let shallow = read_shallow(layout, kind, &mut stamps);
-        let folders = alternates::object_folders(&layout.objects_dir, &mut stamps);
+        let refs = refs::arrange(&told, &settings.hidden).map_err(|error| broken("refs", &error))?;
+        let shallow = read_shallow(layout, kind, &mut stamps)?;
+        let folders = alternates::object_folders(&layout.objects_dir, &mut stamps)
+            .map_err(|error| broken("objects/info/alternates", &error))?;
         let mut packs = Vec::new();
         for folder in &folders {
-            let found = open.of_folder(folder, kind, &mut stamps);
-            packs.extend(found.map_err(|error| {
-                Absent::Broken(format!("packs cannot be mapped ({error}); raise RLIMIT_NOFILE and vm.max_map_count"))
-            })?);
+            packs.extend(open.of_folder(folder, kind, &mut stamps).map_err(|error| broken("objects/pack", &error))?);
         }
         let mut store = Store::new(kind, packs).map_err(|error| Absent::Broken(error.to_string()))?;
         charts::find_chart(&mut store, &folders);
@@ -142,13 +136,33 @@ impl Snapshot {
     }
 }
 
-fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Vec<ObjectId> {
+fn broken(what: &str, error: &dyn std::fmt::Display) -> Absent {
+    Absent::Broken(format!("{what}: {error}"))
+}
+
+/// A configuration that is there and cannot be read is a fault: it may hide refs, or demand what this server cannot do.
+fn read_settings(layout: &Layout, options: &CatalogueOptions, stamps: &mut Stamps) -> Result<Settings, Absent> {
+    let path = layout.common_dir.join("config");
+    stamps.watch(&path);
+    let text = read_small(&path).map_err(|error| broken("config", &error))?.unwrap_or_default();
+    let settings = Settings::read(options.defaults, options.server_config.as_deref(), &text)?;
+    if !settings.worktree_config {
+        return Ok(settings);
+    }
+    let path = layout.git_dir.join("config.worktree");
+    stamps.watch(&path);
+    let own = read_small(&path).map_err(|error| broken("config.worktree", &error))?.unwrap_or_default();
+    settings.with_worktree(&own)
+}
+
+fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<Vec<ObjectId>, Absent> {
     let path = layout.common_dir.join("shallow");
     stamps.watch(&path);
-    let text = read_small(&path).unwrap_or_default();
-    let mut ids: Vec<_> =
-        text.split(|byte| *byte == b'\n').filter_map(|line| from_hex(kind, line.trim_ascii())).collect();
+    let text = read_small(&path).map_err(|error| broken("shallow", &error))?.unwrap_or_default();
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let ids: Option<Vec<_>> = lines.map(|line| from_hex(kind, line.trim_ascii())).collect();
+    let mut ids = ids.ok_or_else(|| broken("shallow", &"a line is no id; `git fsck` says more"))?;
     // Stock git tells them in this order, whatever the file's.
     ids.sort_unstable();
-    ids
+    Ok(ids)
 }
