@@ -194,7 +194,7 @@ fn selection(c: &mut Criterion) {
     assert_eq!(again.chosen, found.chosen);
     println!("again: {way:?}");
     group.bench_function("mirror clone by bitmap, sealed", |b| {
-        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration)
+        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration);
     });
     group.bench_function("mirror clone by walk", |b| b.iter_batched(objects, by_walk, BatchSize::PerIteration));
     // What a client lacks who was here twenty commits ago.
@@ -223,7 +223,7 @@ fn selection(c: &mut Criterion) {
     let (found, way) = by_bitmap(objects());
     println!("fetch: {} objects, by walk {}, {way:?}", found.chosen.count(), by_walk(objects()).chosen.count());
     group.bench_function("fetch of 20 commits by bitmap", |b| {
-        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration)
+        b.iter_batched(objects, by_bitmap, BatchSize::PerIteration);
     });
     group.bench_function("fetch of 20 commits by walk", |b| b.iter_batched(objects, by_walk, BatchSize::PerIteration));
     let chart = || opened(Path::new(&repository)).0;
