@@ -22,11 +22,46 @@ pub struct Arguments {
 pub enum Command {
     /// Serve every repository below a folder.
     Serve(Box<Serve>),
+    /// Explain how a request would be answered, and what would make it cheaper; nothing is served.
+    Plan(PlanFlags),
+    /// Look at every repository below a folder: which would gain most from maintenance, which could not be served.
+    Check(CheckFlags),
+}
+
+/// Flags of `plan`.
+#[derive(Debug, Parser)]
+pub struct PlanFlags {
+    /// The repository
+    pub repository: PathBuf,
+
+    /// Revision that is wanted: a ref, full or short, or an id; repeat for more
+    #[arg(long, value_name = "REV")]
+    pub want: Vec<String>,
+
+    /// Revision that the client has; repeat for more
+    #[arg(long, value_name = "REV")]
+    pub have: Vec<String>,
+
+    /// Want every ref, as a mirror clone does
+    #[arg(long)]
+    pub all: bool,
+
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `check`.
+#[derive(Debug, Parser)]
+pub struct CheckFlags {
+    /// Folder with the repositories
+    #[arg(default_value = ".")]
+    pub root: PathBuf,
 }
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 it did what it was asked (for serve: a signal ended it and all connections finished);
-1 it could not (the last line of the log says why); 2 the command line is wrong;
+1 it could not (the last line of the log says why; for check: a repository could not be served); 2 the command line is wrong;
 3 connections were still open when the time of --drain was over, or a second signal came.";
 
 /// Flags of `serve`.

@@ -15,6 +15,7 @@
 
 pub mod budget;
 pub mod conn;
+pub mod explain;
 pub mod flags;
 pub mod http;
 pub mod limits;

@@ -4,6 +4,7 @@ use std::{
     io::{self, Write},
     net::SocketAddr,
     num::NonZeroUsize,
+    path::Path,
     process::ExitCode,
     rc::Rc,
     sync::Arc,
@@ -13,7 +14,8 @@ use clap::Parser;
 use packring::{
     budget::{Budget, Placement},
     conn::Rules,
-    flags::{Arguments, Command, Serve},
+    explain::{self, Asked},
+    flags::{Arguments, CheckFlags, Command, PlanFlags, Serve},
     log,
     pack::shelf::Shelf,
     repo::{Catalogue, CatalogueOptions},
@@ -22,7 +24,11 @@ use packring::{
 };
 
 fn main() -> ExitCode {
-    let Command::Serve(flags) = Arguments::parse().command;
+    let flags = match Arguments::parse().command {
+        Command::Serve(flags) => flags,
+        Command::Plan(flags) => return explained(plan(&flags)),
+        Command::Check(flags) => return explained(check(&flags)),
+    };
     if let Err(error) = log::start(flags.log_format.into(), flags.verbose, flags.quiet) {
         eprintln!("{error}");
         return ExitCode::from(2);
@@ -41,6 +47,38 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints what was found, or says why nothing was. The second part is whether all is well.
+fn explained(outcome: Result<(String, bool), Box<dyn std::error::Error>>) -> ExitCode {
+    match outcome {
+        Ok((text, well)) => {
+            let printed = io::stdout().write_all(text.as_bytes());
+            if well && printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn plan(flags: &PlanFlags) -> Result<(String, bool), Box<dyn std::error::Error>> {
+    let snapshot = open_at(&flags.repository)?.snapshot(b"/", false)?;
+    let asked = Asked { wants: flags.want.clone(), haves: flags.have.clone(), all: flags.all };
+    let explanation = explain::explain(&snapshot, &asked)?;
+    let text = if flags.json { format!("{:#}\n", explanation.json()) } else { explanation.text() };
+    Ok((text, true))
+}
+
+fn check(flags: &CheckFlags) -> Result<(String, bool), Box<dyn std::error::Error>> {
+    let checked = explain::check(&open_at(&flags.root)?);
+    Ok((explain::table(&checked), checked.iter().all(|one| one.fault.is_none())))
+}
+
+fn open_at(path: &Path) -> io::Result<Catalogue> {
+    let options = CatalogueOptions { root: path.to_owned(), ..CatalogueOptions::default() };
+    Catalogue::open(options).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {

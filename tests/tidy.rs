@@ -48,6 +48,7 @@ fn arrows_between_rooms_go_one_way() {
         ("repo", &["pack"]),
         ("conn", &["http", "proto", "pack", "repo"]),
         ("serve", &["conn", "ring", "repo", "pack"]),
+        ("explain", &["pack", "repo"]),
         ("oid", &[]),
         ("limits", &[]),
         ("log", &[]),

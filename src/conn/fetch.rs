@@ -14,7 +14,7 @@ use super::{
     fault::Fault,
     offers::offers,
     old,
-    packing::{self, Manner},
+    packing::{self, Made, Manner},
     refs,
 };
 use crate::{
@@ -51,7 +51,7 @@ pub async fn answer(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
         }
         Ok(Some(Command::Fetch(asked))) => {
             drop(body);
-            fetch(call, snapshot, &asked).await;
+            fetch(call, snapshot, asked).await;
         }
     }
 }
@@ -74,23 +74,23 @@ pub fn note(call: &mut Call<'_>, fault: &Fault) {
     }
 }
 
-async fn fetch(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: &Fetch) {
+async fn fetch(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: Fetch) {
     call.record.command = "fetch";
     if asked.wants.is_empty() && asked.want_refs.is_empty() && !asked.wait_for_done {
         call.result(b"").await;
         return;
     }
     let mut work = Work::new(snapshot);
-    let mut agreed = agree_on(call, &mut work, asked).await;
+    let mut agreed = agree_on(call, &mut work, &asked).await;
     if agreed.as_ref().is_err_and(Fault::may_be_stale) && refresh(call, &mut work).await {
-        agreed = agree_on(call, &mut work, asked).await;
+        agreed = agree_on(call, &mut work, &asked).await;
     }
     let agreed = match agreed {
         Ok(agreed) => agreed,
         Err(fault) => return refuse(call, &fault).await,
     };
     if agreed.question.is_none() {
-        call.result(&banded(asked, agreed.text)).await;
+        call.result(&banded(&asked, agreed.text)).await;
         return;
     }
     send_pack(call, work, asked, agreed).await;
@@ -162,42 +162,53 @@ fn push_shallow_info(work: &Work, text: &mut Vec<u8>, shallows: &Shallows) -> Re
     Ok(())
 }
 
-async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: &Fetch, agreed: Agreed) {
-    let manner = Manner::of(asked, Sideband::Large);
+async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: Fetch, mut agreed: Agreed) {
+    let manner = Manner::of(&asked, Sideband::Large);
     let mut cutter = call.start(manner.sideband);
-    cutter.push_text(&banded(asked, agreed.text));
-    let late = may_be_elsewhere(&work, asked);
+    cutter.push_text(&banded(&asked, std::mem::take(&mut agreed.text)));
+    let late = may_be_elsewhere(&work, &asked);
     if !late {
-        push_packfile(&mut cutter, asked, &[]);
+        push_packfile(&mut cutter, &asked, &[]);
     }
-    let mut question = agreed.question;
-    let mut tries = 0;
-    let outcome = loop {
-        let Some(agreed) = question.take() else { break Ok(()) };
-        let made = packing::make(call, &mut work, &mut cutter, &agreed, asked, manner).await;
-        match made {
-            Ok(made) => {
-                if late {
-                    push_packfile(&mut cutter, asked, &made.elsewhere);
-                }
-                call.record.planned_after = Some(call.desk.now().saturating_sub(call.started));
-                break packing::stream(call, &mut work, &mut cutter, &made, manner).await;
+    let made = make(call, &mut work, &mut cutter, &asked, agreed, manner).await;
+    let outcome = match made {
+        Ok(made) => {
+            if late {
+                push_packfile(&mut cutter, &asked, &made.elsewhere);
             }
-            // A repack under the request: what was told so far stays true, for it names only commits.
-            Err(fault) if tries == 0 && fault.may_be_stale() && refresh(call, &mut work).await => {
-                tries += 1;
-                match agree_on(call, &mut work, asked).await {
-                    Ok(again) => question = again.question,
-                    Err(fault) => break Err(fault),
-                }
-            }
-            Err(fault) => break Err(fault),
+            // A slow client must not hold its request, which may name thousands of wants.
+            drop(asked);
+            call.record.planned_after = Some(call.desk.now().saturating_sub(call.started));
+            packing::stream(call, work, &mut cutter, &made, manner).await
         }
+        Err(fault) => Err(fault),
     };
     if let Err(fault) = outcome {
         note(call, &fault);
         packing::abort(call, &mut cutter, manner.sideband, &fault.text()).await;
     }
+}
+
+/// Makes the plan; once more on a fresh snapshot when the repository was repacked under the request. What was told so far
+/// stays true then, for it names only commits.
+async fn make(
+    call: &mut Call<'_>,
+    work: &mut Work,
+    cutter: &mut Cutter,
+    asked: &Fetch,
+    agreed: Agreed,
+    manner: Manner,
+) -> Result<Made, Fault> {
+    let question = agreed.question.unwrap_or_default();
+    let fault = match packing::make(call, work, cutter, &question, asked, manner).await {
+        Err(fault) if fault.may_be_stale() => fault,
+        other => return other,
+    };
+    if !refresh(call, work).await {
+        return Err(fault);
+    }
+    let question = agree_on(call, work, asked).await?.question.unwrap_or_default();
+    packing::make(call, work, cutter, &question, asked, manner).await
 }
 
 /// Whether something of the pack may be fetched elsewhere: then the header of the pack waits for the selection.

@@ -43,7 +43,7 @@ pub async fn answer(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
     match agreed {
         Err(fault) => refuse(call, &fault).await,
         Ok((text, None)) => call.result(&text).await,
-        Ok((text, Some(question))) => send_pack(call, work, &asked, &text, &question).await,
+        Ok((text, Some(question))) => send_pack(call, work, asked, &text, question).await,
     }
 }
 
@@ -102,21 +102,23 @@ fn door(settings: &Settings) -> Door {
     }
 }
 
-async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: &OldFetch, text: &[u8], question: &Question) {
+async fn send_pack(call: &mut Call<'_>, mut work: Work, asked: OldFetch, text: &[u8], question: Question) {
     let manner = Manner::of(&asked.fetch, asked.sideband);
     let mut cutter = call.start(manner.sideband);
     cutter.push_text(text);
-    let mut made = packing::make(call, &mut work, &mut cutter, question, &asked.fetch, manner).await;
+    let mut made = packing::make(call, &mut work, &mut cutter, &question, &asked.fetch, manner).await;
     if made.as_ref().is_err_and(Fault::may_be_stale) && refresh(call, &mut work).await {
-        made = match agree_on(call, &mut work, asked).await {
+        made = match agree_on(call, &mut work, &asked).await {
             Ok((_, Some(again))) => packing::make(call, &mut work, &mut cutter, &again, &asked.fetch, manner).await,
             Ok((_, None)) => made,
             Err(fault) => Err(fault),
         };
     }
     call.record.planned_after = Some(call.desk.now().saturating_sub(call.started));
+    // A slow client must not hold its request, which may name thousands of wants.
+    drop((asked, question));
     let outcome = match made {
-        Ok(made) => packing::stream(call, &mut work, &mut cutter, &made, manner).await,
+        Ok(made) => packing::stream(call, work, &mut cutter, &made, manner).await,
         Err(fault) => Err(fault),
     };
     if let Err(fault) = outcome {

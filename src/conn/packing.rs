@@ -223,17 +223,20 @@ async fn leave_elsewhere(
     Ok(elsewhere)
 }
 
-/// Streams the pack; what stands in `cutter` goes before it.
+/// Streams the pack; what stands in `cutter` goes before it. Takes the work to let go of it: a slow client must not hold
+/// what was only needed to find out what to send.
 ///
 /// # Errors
-/// A large object that is streamed behind the plan is damaged.
+/// A large object that is streamed behind the plan is damaged; or a mapped pack was cut short.
 pub async fn stream(
     call: &mut Call<'_>,
-    work: &mut Work,
+    work: Work,
     cutter: &mut Cutter,
     made: &Made,
     manner: Manner,
 ) -> Result<(), Fault> {
+    let snapshot = Arc::clone(&work.snapshot);
+    drop(work);
     let counts = made.plan.counts;
     call.record.counts = Some(counts);
     let mut after = Vec::new();
@@ -250,8 +253,11 @@ pub async fn stream(
     }
     cutter.start_pack(Arc::clone(&made.plan), after);
     call.pour(cutter).await?;
-    for large in made.plan.tail() {
-        stream_large(call, work, cutter, large).await?;
+    if !made.plan.tail().is_empty() {
+        let mut work = Work::new(snapshot);
+        for large in made.plan.tail() {
+            stream_large(call, &mut work, cutter, large).await?;
+        }
     }
     cutter.close_pack();
     cutter.end();
