@@ -177,6 +177,7 @@ fn words_of_why(why: &Why) -> String {
         Why::NoBitmaps => "there is no bitmap".to_owned(),
         Why::Question => "bitmaps do not know filters and shallow boundaries".to_owned(),
         Why::Shallow => "the repository is shallow".to_owned(),
+        Why::Near { commits } => format!("only {commits} commits are newer than the haves"),
         Why::Far { commits } => format!("the haves are {commits} commits and more away from every bitmap"),
         Why::Broken(error) => format!("the bitmap is of no use: {error}"),
     }
