@@ -160,7 +160,11 @@ impl Cutter {
     fn chunk_digits(&self) -> usize {
         match self.framing {
             Framing::Plain => 0,
-            Framing::Chunked => chunk::digits(self.window.saturating_sub(self.head.len() + 8).max(64)),
+            // The digits take room from what they count: the fewest that say what is left beside them.
+            Framing::Chunked => {
+                let left = self.window.saturating_sub(self.head.len() + 4);
+                (1..16).find(|digits| chunk::digits(left.saturating_sub(*digits).max(64)) <= *digits).unwrap_or(16)
+            }
         }
     }
 
@@ -356,6 +360,20 @@ mod tests {
                 assert!(window - frame.len() <= 5, "a frame of {} in a window of {window}", frame.len());
             }
             assert!(frames.len() <= 1_000_000 / (window - 128) + 2);
+        }
+    }
+
+    #[test]
+    fn windows_around_a_power_of_sixteen_are_framed() {
+        let plan = Arc::new(Plan::of_own_bytes(&vec![7; 300_000]));
+        for window in (4090..4120).chain(65_530..65_550) {
+            let mut cutter = Cutter::new(window, Framing::Chunked, Sideband::Large, b"head".to_vec());
+            cutter.start_pack(Arc::clone(&plan), Vec::new());
+            cutter.close_pack();
+            cutter.end();
+            let frames = all_frames(&mut cutter);
+            assert!(frames.iter().rev().skip(1).all(|frame| frame.len() <= window), "{window}");
+            assert_eq!(unbanded(&unchunked(&frames.concat()[4..])).0.len(), 300_020, "{window}");
         }
     }
 

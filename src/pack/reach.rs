@@ -74,8 +74,9 @@ impl Haves {
         self.known.iter().filter_map(here).collect()
     }
 
-    /// The smallest number of haves after which every wanted commit has one of them (or a parent of one) as ancestor:
-    /// then a client need not be asked for more. `None` when that is never so.
+    /// The number of haves after which every wanted commit has one of them (or a parent of one) as ancestor: then a client
+    /// need not be asked for more. A little late when an ancestor was said before its descendant, which clients do not do.
+    /// `None` when that is never so.
     ///
     /// # Errors
     /// A commit is missing or damaged.
