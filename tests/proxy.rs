@@ -1,4 +1,4 @@
-//! Behind nginx, with the configuration of deploy/: stock git clones, fetches and sends large bodies through it.
+//! Behind nginx and HAProxy, with the configurations of deploy/: stock git clones, fetches and sends large bodies through it.
 
 mod support;
 
@@ -60,6 +60,41 @@ fn clones_and_large_fetches_pass_through_nginx() {
         git(&repository, &["update-ref", "refs/heads/main", id.trim()]);
         git(&clone, &["fetch", "-q"]);
         assert_eq!(git(&clone, &["rev-parse", "main"]), id);
+    });
+    let _ = proxy.kill();
+    let _ = proxy.wait();
+    outcome.unwrap();
+}
+
+#[test]
+fn clones_pass_through_haproxy() {
+    if Command::new("haproxy").arg("-v").output().is_err() {
+        eprintln!("SKIPPED: haproxy is not installed; nothing was served through it");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let repository = corpus::make(root, "a.git", corpus::MEDIUM);
+    let server = Server::start(root);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let deployed = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/haproxy.cfg")).unwrap();
+    let plain = deployed
+        .replace("bind :443 ssl crt /etc/haproxy/git.example.com.pem", &format!("bind 127.0.0.1:{port}"))
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", server.port));
+    fs::write(root.join("haproxy.cfg"), plain).unwrap();
+    let mut proxy = Command::new("haproxy").arg("-db").arg("-f").arg(root.join("haproxy.cfg")).spawn().unwrap();
+    for _ in 0..500 {
+        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let url = format!("http://127.0.0.1:{port}/a.git");
+    let outcome = std::panic::catch_unwind(|| {
+        assert_same_clone(root, &url, &repository, &["--mirror"]);
+        assert_same_clone(root, &url, &repository, &["--depth=1"]);
     });
     let _ = proxy.kill();
     let _ = proxy.wait();

@@ -238,7 +238,11 @@ fn dumb_files_are_given_where_the_repository_allows_it() {
     let name = packs.trim().strip_prefix("P ").unwrap().to_owned();
     let pack = server.get(&format!("a.git/objects/pack/{name}"), "");
     assert_eq!(pack.body, std::fs::read(repository.join("objects/pack").join(&name)).unwrap());
-    assert!(pack.head.contains("immutable"));
+    assert!(pack.head.contains("immutable") && pack.head.contains("Accept-Ranges: bytes"));
+    let part = server.get(&format!("a.git/objects/pack/{name}"), "Range: bytes=10-29\r\n");
+    assert_eq!((part.status, part.body.as_slice()), (206, &pack.body[10..30]));
+    assert!(part.head.contains(&format!("Content-Range: bytes 10-29/{}\r\n", pack.body.len())));
+    assert_eq!(server.get(&format!("a.git/objects/pack/{name}"), "Range: bytes=99999999-\r\n").status, 416);
     assert_eq!(server.get("a.git/objects/pack/pack-0000.pack", "").status, 404);
     git(folder.path(), &["-c", "http.emptyAuth=false", "clone", "-q", &server.url("a.git"), "c"]);
 }

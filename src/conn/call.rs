@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     http::{BodyLength, Cache, Head, Method, Response, Status, Version},
+    pack::{Pack, Plan},
     proto::pkt::Sideband,
     repo::{Absent, Snapshot},
 };
@@ -104,6 +105,44 @@ impl<'a> Call<'a> {
         }
         cutter.end();
         let _ = self.pour(&mut cutter).await;
+    }
+
+    /// Answers with part of a pack's file, straight from its mapping; with all of it unless a range was asked for.
+    pub async fn pack_file(&mut self, pack: &Arc<Pack>) {
+        let size = pack.bytes().len() as u64;
+        let range = self.head.range.as_deref().map(|field| range_of(field, size));
+        let (start, len, status) = match range {
+            None | Some(Asked::Unreadable) => (0, size, Status::OK),
+            Some(Asked::Part { start, len }) => (start, len, Status::PARTIAL_CONTENT),
+            Some(Asked::Beyond) => {
+                let range = format!("bytes */{size}");
+                let extra = [("Content-Range", range.as_str())];
+                return self
+                    .refuse_with(Status::RANGE_NOT_SATISFIABLE, "the file ends before that range", &extra)
+                    .await;
+            }
+        };
+        self.record.status = status.0;
+        let range = format!("bytes {start}-{}/{size}", (start + len).saturating_sub(1));
+        let extra = [("Accept-Ranges", "bytes"), ("Content-Range", range.as_str())];
+        let mut head = Vec::with_capacity(320);
+        let response = Response {
+            version: self.head.version,
+            status,
+            content_type: Some("application/x-git-packed-objects"),
+            cache: Cache::Forever,
+            length: BodyLength::Known(len),
+            keep_alive: self.keep,
+            extra: if status == Status::OK { &extra[..1] } else { &extra },
+        };
+        response.push(&mut head);
+        let mut cutter = Cutter::new(self.rules.window, Framing::Plain, Sideband::None, head);
+        if self.head.method != Method::Head {
+            cutter.start_pack(Arc::new(Plan::of_file(pack, start, len)), Vec::new());
+        }
+        cutter.end();
+        // Zeros in a file would be taken for content: the connection ends instead.
+        self.keep &= self.pour(&mut cutter).await.is_ok();
     }
 
     /// Starts an answer to a POST whose length is not known yet.
@@ -255,6 +294,36 @@ impl<'a> Refusal<'a> {
     }
 }
 
+/// What a `Range` field asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// One part that is there.
+    Part { start: u64, len: u64 },
+    /// A part behind the end.
+    Beyond,
+    /// Nothing that this server reads: then all is sent, RFC 9110, 14.2.
+    Unreadable,
+}
+
+fn range_of(field: &[u8], size: u64) -> Asked {
+    let text = std::str::from_utf8(field).unwrap_or_default();
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Asked::Unreadable;
+    };
+    let number =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    match (first.is_empty(), number(first), last.is_empty(), number(last)) {
+        (true, _, _, Some(0)) => Asked::Beyond,
+        (true, _, _, Some(count)) => Asked::Part { start: size.saturating_sub(count), len: count.min(size) },
+        (_, Some(first), _, _) if first >= size => Asked::Beyond,
+        (_, Some(first), true, _) => Asked::Part { start: first, len: size - first },
+        (_, Some(first), _, Some(last)) if last >= first => {
+            Asked::Part { start: first, len: last.min(size - 1) - first + 1 }
+        }
+        _ => Asked::Unreadable,
+    }
+}
+
 /// Which protocol version a `Git-Protocol` field asks for: the highest it names that we know, 0 when it names none.
 pub fn protocol_version(field: Option<&[u8]>) -> u8 {
     let named = field.unwrap_or_default().split(|byte| *byte == b':');
@@ -274,6 +343,26 @@ const RESULT: &str = "application/x-git-upload-pack-result";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_are_read_as_http_says() {
+        for (field, asked) in [
+            ("bytes=0-9", Asked::Part { start: 0, len: 10 }),
+            ("bytes=90-", Asked::Part { start: 90, len: 10 }),
+            ("bytes=95-1000", Asked::Part { start: 95, len: 5 }),
+            ("bytes=-10", Asked::Part { start: 90, len: 10 }),
+            ("bytes=-1000", Asked::Part { start: 0, len: 100 }),
+            ("bytes=100-", Asked::Beyond),
+            ("bytes=-0", Asked::Beyond),
+            ("bytes=9-0", Asked::Unreadable),
+            ("bytes=0-1,5-6", Asked::Unreadable),
+            ("bytes=+1-2", Asked::Unreadable),
+            ("lines=0-1", Asked::Unreadable),
+            ("bytes=-", Asked::Unreadable),
+        ] {
+            assert_eq!(range_of(field.as_bytes(), 100), asked, "{field}");
+        }
+    }
 
     #[test]
     fn the_highest_known_version_is_spoken() {

@@ -37,6 +37,14 @@ pub async fn answer(call: &mut Call<'_>, repository: &[u8], file: &[u8]) {
             text.push(b'\n');
             call.text("text/plain; charset=utf-8", Cache::Never, text.into()).await;
         }
+        _ if file.ends_with(b".pack") => {
+            let name =
+                file.strip_prefix(b"objects/pack/").and_then(|name| name.strip_suffix(b".pack")).unwrap_or_default();
+            match snapshot.store.packs().iter().find(|pack| pack.name().as_bytes() == name) {
+                Some(pack) => call.pack_file(pack).await,
+                None => call.refuse(Status::NOT_FOUND, "no such file").await,
+            }
+        }
         _ => match snapshot.file(file) {
             Some(bytes) => {
                 let (content_type, cache) = kind_of(file);
@@ -48,9 +56,7 @@ pub async fn answer(call: &mut Call<'_>, repository: &[u8], file: &[u8]) {
 }
 
 fn kind_of(file: &[u8]) -> (&'static str, Cache) {
-    if file.ends_with(b".pack") {
-        ("application/x-git-packed-objects", Cache::Forever)
-    } else if file.ends_with(b".idx") {
+    if file.ends_with(b".idx") {
         ("application/x-git-packed-objects-toc", Cache::Forever)
     } else if file == b"HEAD" || file.starts_with(b"objects/info/") {
         ("text/plain", Cache::Never)
@@ -135,7 +141,6 @@ mod tests {
 
     #[test]
     fn immutable_files_are_kept_and_others_are_not() {
-        assert_eq!(kind_of(b"objects/pack/pack-1.pack"), ("application/x-git-packed-objects", Cache::Forever));
         assert_eq!(kind_of(b"objects/pack/pack-1.idx").1, Cache::Forever);
         assert_eq!(kind_of(b"objects/info/alternates").1, Cache::Never);
         assert_eq!(kind_of(b"HEAD"), ("text/plain", Cache::Never));

@@ -14,6 +14,8 @@ pub struct Status(pub u16);
 impl Status {
     /// 200
     pub const OK: Self = Self(200);
+    /// 206
+    pub const PARTIAL_CONTENT: Self = Self(206);
     /// 400
     pub const BAD_REQUEST: Self = Self(400);
     /// 403
@@ -30,6 +32,8 @@ impl Status {
     pub const URI_TOO_LONG: Self = Self(414);
     /// 415
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
+    /// 416
+    pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     /// 417
     pub const EXPECTATION_FAILED: Self = Self(417);
     /// 431
@@ -47,6 +51,7 @@ impl Status {
     pub fn reason(self) -> &'static str {
         match self.0 {
             200 => "OK",
+            206 => "Partial Content",
             400 => "Bad Request",
             403 => "Forbidden",
             404 => "Not Found",
@@ -55,6 +60,7 @@ impl Status {
             413 => "Content Too Large",
             414 => "URI Too Long",
             415 => "Unsupported Media Type",
+            416 => "Range Not Satisfiable",
             417 => "Expectation Failed",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",

@@ -252,7 +252,7 @@ pub fn compose(outer: &[u8], inner: &[u8], size_max: usize) -> Result<Option<Vec
 
 /// Makes a delta for `target` against `base`; `None` when it would have more than `size_max` bytes.
 ///
-/// Finds runs of at least [`BLOCK`] bytes that start at a multiple of that in the base: enough for versions of one file,
+/// Finds runs of at least 16 bytes that start at a multiple of that in the base: enough for versions of one file,
 /// which is what it is asked for, and far cheaper than a search among strangers.
 pub fn make(base: &[u8], target: &[u8], size_max: usize) -> Option<Vec<u8>> {
     let blocks = Blocks::of(base);

@@ -153,6 +153,21 @@ impl Plan {
         self.size
     }
 
+    /// Part of a pack's file as it stands, for those who fetch packs as files.
+    pub fn of_file(pack: &Arc<Pack>, start: u64, len: u64) -> Self {
+        Self {
+            kind: pack.kind(),
+            packs: vec![Arc::clone(pack)],
+            pieces: vec![Piece::Extent { pack: 0, start, len }],
+            inline: Vec::new(),
+            size: len,
+            tail: Vec::new(),
+            trailer: OnceLock::from(*pack.trailer()),
+            trailer_planned: true,
+            counts: Counts::default(),
+        }
+    }
+
     /// The packs its extents lie in.
     pub fn packs(&self) -> &[Arc<Pack>] {
         &self.packs
@@ -232,26 +247,15 @@ pub async fn plan(objects: &mut Objects, selection: &Selection, dialect: Dialect
 /// The selection is one whole pack: then the answer is the file.
 fn whole_pack(objects: &Objects, selection: &Selection, dialect: Dialect, total: u32) -> Option<Plan> {
     let store = objects.store();
-    let (number, pack) = store.packs().iter().enumerate().find(|(number, pack)| {
+    let (_, pack) = store.packs().iter().enumerate().find(|(number, pack)| {
         let start = store.start_of(*number);
         pack.count() == total && selection.chosen.count_between(start, start + total) == u64::from(total)
     })?;
     if !dialect.ofs_delta || total == 0 {
         return None;
     }
-    let _ = number;
-    let size = pack.bytes().len() as u64;
-    Some(Plan {
-        kind: pack.kind(),
-        packs: vec![Arc::clone(pack)],
-        pieces: vec![Piece::Extent { pack: 0, start: 0, len: size }],
-        inline: Vec::new(),
-        size,
-        tail: Vec::new(),
-        trailer: OnceLock::from(*pack.trailer()),
-        trailer_planned: true,
-        counts: Counts { objects: total, copied: total, ..Counts::default() },
-    })
+    let counts = Counts { objects: total, copied: total, ..Counts::default() };
+    Some(Plan { counts, ..Plan::of_file(pack, 0, pack.bytes().len() as u64) })
 }
 
 /// A plan in the making.

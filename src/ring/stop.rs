@@ -17,7 +17,7 @@ use std::{
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use tokio::io::Interest;
 
-/// Asks all loops of [`super::run`] to end. Clones ask the same loops.
+/// Asks all loops of [`super::run()`] to end. Clones ask the same loops.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<Inner>);
 
