@@ -7,11 +7,12 @@
 pub fn is_sound(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b"refs/") else { return false };
     let mut before = b'/';
-    for byte in rest {
+    for (at, byte) in rest.iter().enumerate() {
         let bad = match byte {
             0..=b' ' | 0x7f | b'~' | b'^' | b':' | b'?' | b'*' | b'[' | b'\\' => true,
             b'.' => matches!(before, b'.' | b'/'),
-            b'/' => before == b'/',
+            // A lock file is no ref, and neither is what lies below a folder of that name.
+            b'/' => before == b'/' || (before == b'k' && is_lock(rest.get(..at))),
             b'{' => before == b'@',
             _ => false,
         };
@@ -20,9 +21,11 @@ pub fn is_sound(name: &[u8]) -> bool {
         }
         before = *byte;
     }
-    // A lock file is no ref, and neither is what lies below a folder of that name.
-    let is_lock = || memchr::memmem::find_iter(rest, b".lock").any(|at| matches!(rest.get(at + 5), None | Some(b'/')));
-    !matches!(before, b'/' | b'.') && !is_lock()
+    !matches!(before, b'/' | b'.') && !is_lock(Some(rest))
+}
+
+fn is_lock(name: Option<&[u8]>) -> bool {
+    name.is_some_and(|name| name.ends_with(b".lock"))
 }
 
 #[cfg(test)]

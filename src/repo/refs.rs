@@ -444,7 +444,7 @@ const FILES_STAMPED_MAX: usize = 256;
 mod tests {
     use super::*;
     use crate::repo::catalogue::tests::{commit, git};
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     fn refs_of(path: &Path, hidden: &Hidden) -> Refs {
         refs_of_kind(path, Kind::Sha1, hidden)
@@ -593,35 +593,32 @@ mod tests {
         git(folder.path(), &["init", "-q", "--bare", "x"]);
         let path = folder.path().join("x");
         let id = commit(&path, "a");
-        let names: Vec<String> = (0..40).map(|number| format!("refs/heads/d{}/b{number}", number % 7)).collect();
-        // As git writes a ref: a whole file, renamed to its place. Its folder may be pruned in between.
-        let unpack = || {
-            let fresh = path.join("fresh");
-            for name in &names {
-                loop {
-                    fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
-                    fs::write(&fresh, format!("{id}\n")).unwrap();
-                    if fs::rename(&fresh, path.join(name)).is_ok() {
-                        break;
-                    }
-                }
-            }
-        };
-        unpack();
+        // New names each round: a ref that was packed before would be found there whatever the order of reading.
+        let name = |number: usize| format!("refs/heads/d{}/b{number}", number / 10);
+        let born = AtomicUsize::new(0);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..60 {
+                for round in 0..80 {
+                    for number in round * 30..(round + 1) * 30 {
+                        let file = path.join(name(number));
+                        fs::create_dir_all(file.parent().unwrap()).unwrap();
+                        // As git writes a ref: a whole file, renamed to its place.
+                        fs::write(path.join("fresh"), format!("{id}\n")).unwrap();
+                        fs::rename(path.join("fresh"), file).unwrap();
+                        born.store(number + 1, Ordering::Release);
+                    }
                     git(&path, &["pack-refs", "--all", "--prune"]);
-                    unpack();
                 }
                 done.store(true, Ordering::Release);
             });
             let mut rounds = 0;
             while !done.load(Ordering::Acquire) {
+                let born = born.load(Ordering::Acquire);
                 let refs = refs_of(&path, &Hidden::default());
-                let missing: Vec<_> = names.iter().filter(|name| refs.find(name.as_bytes()).is_none()).collect();
-                assert!(missing.is_empty(), "{missing:?} missing in round {rounds}");
+                let missing: Vec<_> =
+                    (0..born).filter(|number| refs.find(name(*number).as_bytes()).is_none()).collect();
+                assert!(missing.is_empty(), "{missing:?} of {born} missing in round {rounds}");
                 rounds += 1;
             }
             assert!(rounds > 10);

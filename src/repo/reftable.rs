@@ -230,7 +230,11 @@ const TRIES: usize = 10;
 mod tests {
     use super::*;
     use crate::repo::catalogue::tests::{commit, git};
-    use std::{fmt::Write, fs};
+    use std::{
+        fmt::Write,
+        fs,
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    };
 
     /// Whether this git can do that; says so when it cannot.
     fn git_may(folder: &Path, arguments: &[&str]) -> bool {
@@ -309,6 +313,36 @@ mod tests {
             let branch = git(at, &["symbolic-ref", "HEAD"]);
             assert_eq!(told.head, Some(Said::Symbolic(branch.trim().as_bytes().to_vec())));
         }
+    }
+
+    #[test]
+    fn no_ref_is_ever_missing_while_tables_are_compacted() {
+        let Some((_folder, path)) = repository("sha1") else { return };
+        let id = commit(&path, "a");
+        let layout = Layout::of(&path).unwrap().unwrap();
+        let (born, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Each update writes a table, and most of them compact some.
+                for number in 0..150 {
+                    git(&path, &["update-ref", &format!("refs/heads/b{number}"), &id]);
+                    born.store(number + 1, Ordering::Release);
+                    if number % 10 == 0 {
+                        git(&path, &["pack-refs", "--all"]);
+                    }
+                }
+                done.store(true, Ordering::Release);
+            });
+            let mut rounds = 0;
+            while !done.load(Ordering::Acquire) {
+                let born = born.load(Ordering::Acquire);
+                let told = read(&layout, Kind::Sha1, &mut Stamps::default()).unwrap();
+                let has = |number: usize| told.own.contains_key(format!("refs/heads/b{number}").as_bytes());
+                assert!((0..born).all(has) && told.head.is_some(), "of {born} in round {rounds}");
+                rounds += 1;
+            }
+            assert!(rounds > 10);
+        });
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::{
     any::Any,
+    io::Read,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -17,7 +18,7 @@ use super::{
     Absent, alternates,
     catalogue::CatalogueOptions,
     charts,
-    layout::{Layout, read_small},
+    layout::{self, Layout, read_small},
     loose::{self, LooseStream},
     packs::OpenPacks,
     refs::{self, Refs},
@@ -131,8 +132,13 @@ impl Snapshot {
             return Some(text.into());
         }
         let name = std::str::from_utf8(name).ok()?.strip_prefix("objects/")?;
-        let path = self.folders.first()?.join(name);
-        std::fs::read(path).ok().map(Into::into)
+        let is_sound = |segment: &str| !matches!(segment, "" | "." | "..") && !segment.contains('\0');
+        if !name.split('/').all(is_sound) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        layout::open(&self.folders.first()?.join(name)).ok()?.read_to_end(&mut bytes).ok()?;
+        Some(bytes.into())
     }
 }
 
@@ -165,4 +171,80 @@ fn read_shallow(layout: &Layout, kind: Kind, stamps: &mut Stamps) -> Result<Vec<
     // Stock git tells them in this order, whatever the file's.
     ids.sort_unstable();
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repo::{
+        catalogue::{
+            Catalogue,
+            tests::{commit, git},
+        },
+        refs::Head,
+    };
+    use std::path::Path;
+
+    fn snapshot(root: &Path, name: &str) -> Arc<Snapshot> {
+        let options = CatalogueOptions { root: root.to_owned(), ..CatalogueOptions::default() };
+        Catalogue::open(options).unwrap().snapshot(name.as_bytes(), false).unwrap()
+    }
+
+    #[test]
+    fn files_are_those_below_objects_and_nothing_beside_them() {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "-q", "--bare", "a.git"]);
+        let path = folder.path().join("a.git");
+        let id = commit(&path, "x");
+        git(&path, &["update-ref", "refs/heads/main", &id]);
+        let found = snapshot(folder.path(), "a");
+        let object = format!("objects/{}/{}", &id[..2], &id[2..]);
+        assert_eq!(found.file(object.as_bytes()).unwrap()[..], std::fs::read(path.join(&object)).unwrap());
+        assert_eq!(found.file(b"HEAD").unwrap()[..], *b"ref: refs/heads/main\n");
+        let absolute = format!("objects/{}", path.join("config").display());
+        for name in
+            ["objects/../config", "config", "objects/", "objects/info", &absolute, "objects//info/x", "objects/\0"]
+        {
+            assert_eq!(found.file(name.as_bytes()), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn objects_of_a_pool_are_found_packed_and_loose() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "pool.git"]);
+        let pool = root.join("pool.git");
+        let packed = commit(&pool, "packed");
+        git(&pool, &["update-ref", "refs/heads/main", &packed]);
+        git(&pool, &["repack", "-adq"]);
+        git(&pool, &["prune-packed"]);
+        let loose = commit(&pool, "loose");
+        git(root, &["init", "-q", "--bare", "fork.git"]);
+        std::fs::write(root.join("fork.git/objects/info/alternates"), "../../pool.git/objects\n").unwrap();
+        let id = |hex: &str| from_hex(Kind::Sha1, hex.as_bytes()).unwrap();
+        let fork = snapshot(root, "fork");
+        assert!(fork.store.contains(&id(&packed)) && !fork.store.contains(&id(&loose)));
+        assert!(matches!(fork.loose(Ask::Look(id(&loose))), Loose::Seen { .. }));
+        assert_eq!(fork.loose(Ask::Look(id(&packed))), Loose::Absent);
+        assert!(fork.refs.is_empty(), "a pool lends objects and no refs");
+    }
+
+    #[test]
+    fn shallow_repositories_of_sha256_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        git(root, &["init", "-q", "--bare", "--object-format=sha256", "b.git"]);
+        let path = root.join("b.git");
+        let (one, two) = (commit(&path, "one"), commit(&path, "two"));
+        git(&path, &["update-ref", "refs/heads/main", &one]);
+        git(&path, &["repack", "-adq"]);
+        std::fs::write(path.join("shallow"), format!("{two}\n{one}\n")).unwrap();
+        let found = snapshot(root, "b");
+        let mut ids: Vec<_> = [&one, &two].map(|hex| from_hex(Kind::Sha256, hex.as_bytes()).unwrap()).into();
+        ids.sort_unstable();
+        assert_eq!((found.kind, &found.shallow, found.store.packs().len()), (Kind::Sha256, &ids, 1));
+        let Head::Branch { id: Some(head), .. } = found.refs.head() else { panic!("{:?}", found.refs.head()) };
+        assert_eq!(head.to_string(), one);
+    }
 }
