@@ -110,6 +110,11 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
+    /// Show namespaces of one repository as repositories of their own, gitnamespaces(7): a request for PREFIX/NAME is
+    /// answered from the namespace NAME of REPO, a path below ROOT. For forges that keep all forks in one store
+    #[arg(long, value_name = "PREFIX=REPO", value_parser = namespaces)]
+    pub namespaces: Vec<repo::Namespaces>,
+
     /// Memory for plans that are kept for the next client
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = size)]
     pub memory: usize,
@@ -248,6 +253,16 @@ fn loops(text: &str) -> Result<Loops, String> {
             Ok(0) | Err(_) => Err("takes `auto` or a number from 1 on".to_owned()),
             Ok(number) => Ok(Loops(Some(number))),
         },
+    }
+}
+
+fn namespaces(text: &str) -> Result<repo::Namespaces, String> {
+    let part = |text: &str| text.trim_matches('/').as_bytes().to_vec();
+    match text.split_once('=') {
+        Some((prefix, repository)) if !part(prefix).is_empty() => {
+            Ok(repo::Namespaces { prefix: part(prefix), repository: part(repository) })
+        }
+        _ => Err("takes PREFIX=REPO, for example /forks=pool.git".to_owned()),
     }
 }
 

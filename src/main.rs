@@ -136,6 +136,7 @@ fn open_catalogue(flags: &Serve) -> io::Result<Catalogue> {
         export: flags.export.into(),
         defaults: flags.defaults.into(),
         server_config,
+        namespaces: flags.namespaces.clone(),
     };
     Catalogue::open(options).map_err(|error| named(&flags.root, &error))
 }

@@ -180,3 +180,67 @@ fn an_object_missing_by_promise_is_named_and_others_are_served() {
     assert!(!failed.status.success() && said.contains("is missing"), "{said}");
     git(root, &["clone", "-q", "--bare", "--filter=blob:none", &server.url("partial"), "d"]);
 }
+
+#[test]
+fn namespaces_are_shown_as_git_shows_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let repository = corpus::make(root, "pool.git", corpus::SMALL);
+    for (name, revision) in [("one", "main"), ("one/refs/namespaces/two", "main~2")] {
+        let prefix = format!("refs/namespaces/{name}");
+        git(&repository, &["update-ref", &format!("{prefix}/refs/heads/main"), revision]);
+        git(&repository, &["update-ref", &format!("{prefix}/refs/tags/v"), "v5"]);
+        git(&repository, &["update-ref", &format!("{prefix}/refs/secret/s"), "side"]);
+        git(&repository, &["symbolic-ref", &format!("{prefix}/HEAD"), &format!("{prefix}/refs/heads/main")]);
+    }
+    git(&repository, &["config", "transfer.hideRefs", "refs/secret"]);
+    git(&repository, &["config", "--add", "transfer.hideRefs", "^refs/namespaces/one/refs/tags"]);
+    let server = Server::start_with(root, &["--namespaces", "/forks=pool.git", "--defaults", "git"]);
+    for (path, namespace) in [("forks/one", "one"), ("forks/one/two.git", "one/two"), ("forks/none", "none")] {
+        let stock = support::git_command(root)
+            .env("GIT_NAMESPACE", namespace)
+            .args(["upload-pack", "--http-backend-info-refs"])
+            .arg(&repository)
+            .output()
+            .unwrap();
+        let ours = server.get(&format!("{path}/info/refs?service=git-upload-pack"), "");
+        let shown = |body: &[u8]| {
+            let lines = support::lines(body).into_iter().map(|line| String::from_utf8_lossy(&line).into_owned());
+            lines.map(|line| line.split("agent=").next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let body = ours.body.strip_prefix(b"001e# service=git-upload-pack\n0000".as_slice()).unwrap();
+        assert_eq!(shown(body), shown(&stock.stdout), "{path}");
+    }
+    git(root, &["clone", "-q", "--bare", &server.url("forks/one"), "c"]);
+    assert_eq!(refs(&root.join("c")).lines().count(), 1);
+    git(&repository, &["update-ref", "refs/namespaces/one/refs/heads/new", "side"]);
+    assert!(git(root, &["ls-remote", &server.url("forks/one")]).contains("refs/heads/new"), "changes are seen");
+    assert_eq!(server.get("forks/../pool/info/refs?service=git-upload-pack", "").status, 404);
+    assert_eq!(server.get("forks/a..b/info/refs?service=git-upload-pack", "").status, 404, "no name of a ref");
+}
+
+#[test]
+fn an_empty_pack_beside_others_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let repository = corpus::make(root, "a.git", corpus::SMALL);
+    let made = git_with(&repository, &["pack-objects", "-q", "objects/pack/pack"], b"");
+    assert!(made.status.success());
+    let before = packs(&repository, "pack").len();
+    if before < 2 {
+        // This git writes no empty pack; then it is written by hand.
+        let bytes = [
+            b"PACK\0\0\0\x02\0\0\0\0".as_slice(),
+            &[
+                0x02, 0x9d, 0x08, 0x82, 0x3b, 0xd8, 0xa8, 0xea, 0xb5, 0x10, 0xad, 0x6a, 0xc7, 0x5c, 0x82, 0x3c, 0xfd,
+                0x3e, 0xd3, 0x1e,
+            ],
+        ]
+        .concat();
+        fs::write(repository.join("objects/pack/pack-029d08823bd8a8eab510ad6ac75c823cfd3ed31e.pack"), bytes).unwrap();
+        git(&repository, &["index-pack", "objects/pack/pack-029d08823bd8a8eab510ad6ac75c823cfd3ed31e.pack"]);
+    }
+    assert_eq!(packs(&repository, "idx").len(), 2);
+    let server = Server::start(root);
+    assert_same_clone(root, &server.url("a"), &repository, &["--mirror"]);
+}

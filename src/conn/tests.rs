@@ -73,7 +73,7 @@ fn catalogue(root: &Path) -> Catalogue {
 
 fn fetch(id: &str) -> Vec<u8> {
     let mut body = b"0011command=fetch0001".to_vec();
-    for line in [&format!("want {id}"), "ofs-delta", "done"] {
+    for line in [&format!("want {id}"), "ofs-delta", "no-progress", "done"] {
         body.extend(format!("{:04x}{line}", line.len() + 4).into_bytes());
     }
     body.extend(b"0000");
@@ -180,4 +180,60 @@ fn frames_of_a_visit_are_windows() {
     let visited = visit_with(&catalogue(folder.path()), &[&fetch(blob.trim())], 8_192, false);
     let (_, full) = visited.frames.split_last().unwrap();
     assert!(full.len() >= 12 && full.iter().all(|size| (8_187..=8_192).contains(size)), "{:?}", visited.frames);
+}
+
+#[test]
+fn a_quiet_selection_gives_signs_of_life() {
+    let folder = tempfile::tempdir().unwrap();
+    git(folder.path(), &["init", "-q", "--bare", "a.git"]);
+    let path = folder.path().join("a.git");
+    let mut stream = String::new();
+    for number in 1..1_500 {
+        let content = format!("{number}\n").repeat(80);
+        stream += &format!("commit refs/heads/main\ncommitter C <c@x> {number} +0000\ndata 1\nm\n");
+        stream += &format!("M 100644 inline d{}/f\ndata {}\n{content}\n", number % 7, content.len());
+    }
+    std::fs::write(path.join("stream"), stream).unwrap();
+    git(&path, &["fast-import", "--quiet", "<stream"]);
+    git(&path, &["-c", "repack.writeBitmaps=false", "repack", "-adq"]);
+    let id = git(&path, &["rev-parse", "main"]);
+    let catalogue = catalogue(folder.path());
+    let request = fetch(id.trim());
+    // Of each slice the driver says that a second went by.
+    let mut counter = visit(Rc::new(Rules::default()));
+    let (mut now, mut sent_at, mut longest, mut alive, mut slices) =
+        (Duration::ZERO, Duration::ZERO, Duration::ZERO, 0, 0);
+    let mut asked = false;
+    loop {
+        match counter.poll(now) {
+            Step::Close => break,
+            Step::Read { .. } if asked => counter.handle_end(),
+            Step::Read { .. } => {
+                asked = true;
+                counter.handle_bytes(&request);
+            }
+            Step::Send(frame) => {
+                let mut bytes: Vec<IoSlice<'_>> = Vec::new();
+                frame.slices(&mut bytes);
+                let bytes: Vec<u8> = bytes.iter().flat_map(|slice| slice.iter().copied()).collect();
+                alive += usize::from(bytes.windows(5).any(|part| part == b"0005\x01"));
+                longest = longest.max(now - sent_at);
+                sent_at = now;
+                counter.handle_sent();
+            }
+            Step::Slice => {
+                slices += 1;
+                now += Duration::from_secs(1);
+                counter.handle_turn();
+            }
+            Step::Wait(_) => counter.handle_turn(),
+            Step::Need(Need::Snapshot { path, fresh }) => counter.handle_snapshot(catalogue.snapshot(&path, fresh)),
+            Step::Need(Need::Loose { snapshot, ask }) => counter.handle_loose(snapshot.loose(ask)),
+            Step::Need(_) => counter.handle_part(None),
+        }
+    }
+    assert!(slices > 10, "{slices} slices: too few to be quiet in");
+    let said = alive;
+    assert!(said >= slices / 6 - 1, "{said} signs of life in {slices} seconds");
+    assert!(longest <= Duration::from_secs(6), "quiet for {longest:?}");
 }

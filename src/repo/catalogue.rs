@@ -44,6 +44,17 @@ pub struct CatalogueOptions {
     pub defaults: Defaults,
     /// Text of the server's own configuration file.
     pub server_config: Option<Vec<u8>>,
+    /// Paths below which each name is a namespace of one repository.
+    pub namespaces: Vec<Namespaces>,
+}
+
+/// Paths `PREFIX/NAME` that show the namespace NAME of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Of URL paths, without slashes at its ends.
+    pub prefix: Vec<u8>,
+    /// Path of the repository below ROOT.
+    pub repository: Vec<u8>,
 }
 
 /// All repositories below one folder.
@@ -62,6 +73,8 @@ struct Known {
     /// Where each path that was asked for leads.
     places: HashMap<Vec<u8>, Place>,
     snapshots: HashMap<PathBuf, (Arc<Snapshot>, u64)>,
+    /// Namespaces by path, each with the number of the snapshot it is a part of.
+    namespaces: HashMap<Vec<u8>, (u64, Arc<Snapshot>)>,
     uses: u64,
 }
 
@@ -96,6 +109,12 @@ impl Catalogue {
     /// There is none, or none that can be served.
     pub fn snapshot(&self, path: &[u8], fresh: bool) -> Result<Arc<Snapshot>, Absent> {
         let name = trimmed(path);
+        for namespaces in &self.options.namespaces {
+            let rest = name.strip_prefix(namespaces.prefix.as_slice()).and_then(|rest| rest.strip_prefix(b"/"));
+            if let Some(namespace) = rest {
+                return self.namespace(name, &namespaces.repository, namespace, fresh);
+            }
+        }
         let remembered = self.lock().remembered(name);
         if let Some((snapshot, place)) = remembered
             && !fresh
@@ -115,6 +134,33 @@ impl Catalogue {
         let snapshot = Arc::new(Snapshot::read(&shown, &layout, &self.options, &self.packs)?);
         self.lock().remember(name, place, &snapshot);
         admit(snapshot)
+    }
+
+    fn namespace(
+        &self,
+        name: &[u8],
+        repository: &[u8],
+        namespace: &[u8],
+        fresh: bool,
+    ) -> Result<Arc<Snapshot>, Absent> {
+        let namespace = namespace.strip_suffix(b".git").unwrap_or(namespace);
+        let of_ref = [b"refs/namespaces/".as_slice(), namespace].concat();
+        if !is_sound(namespace) || <&gix_ref::FullNameRef>::try_from(gix_ref::bstr::BStr::new(&of_ref)).is_err() {
+            return Err(Absent::NotFound);
+        }
+        let whole = self.snapshot(repository, fresh)?;
+        let known =
+            self.lock().namespaces.get(name).filter(|known| known.0 == whole.number).map(|known| Arc::clone(&known.1));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let shown = Arc::new(whole.within(&String::from_utf8_lossy(name), namespace)?);
+        let mut known = self.lock();
+        if known.namespaces.len() >= limits::SNAPSHOTS_MAX {
+            known.namespaces.clear();
+        }
+        known.namespaces.insert(name.to_vec(), (whole.number, Arc::clone(&shown)));
+        Ok(shown)
     }
 
     /// Whether a repository is exported, and what that and its folders hang on.

@@ -15,14 +15,20 @@ impl Hidden {
 
     /// Whether a ref of that full name is hidden.
     pub fn hides(&self, name: &[u8]) -> bool {
+        self.hides_as(name, name)
+    }
+
+    /// The same within a namespace, where the ref is shown as `shown`: patterns with `^` are about the full name.
+    pub fn hides_as(&self, name: &[u8], shown: &[u8]) -> bool {
         for pattern in self.0.iter().rev() {
             let (shows, pattern) = match pattern.strip_prefix(b"!") {
                 Some(rest) => (true, rest),
                 None => (false, pattern.as_slice()),
             };
-            // Without namespaces, the full name is the name.
-            let pattern = pattern.strip_prefix(b"^").unwrap_or(pattern);
-            let rest = name.strip_prefix(pattern);
+            let rest = match pattern.strip_prefix(b"^") {
+                Some(pattern) => name.strip_prefix(pattern),
+                None => shown.strip_prefix(pattern),
+            };
             if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
                 return !shows;
             }

@@ -21,7 +21,7 @@ pub mod snapshot;
 pub mod stamp;
 
 pub use self::{
-    catalogue::{Catalogue, CatalogueOptions, Export},
+    catalogue::{Catalogue, CatalogueOptions, Export, Namespaces},
     loose::LooseStream,
     refs::{Head, Peeled, Ref, Refs},
     settings::{Defaults, Settings, Unborn},

@@ -143,6 +143,32 @@ impl Refs {
         self.entries.binary_search_by(|entry| self.name(entry).cmp(name)).ok().and_then(|index| self.at(index))
     }
 
+    /// The refs below `prefix`, named by what follows it; those whose name does not start with `refs/` are left out. HEAD is
+    /// the ref of that name there.
+    ///
+    /// # Errors
+    /// The names are too many.
+    pub fn within(&self, prefix: &[u8], hidden: &Hidden) -> Result<Self, TooManyNames> {
+        let stripped = |name: &[u8]| name.strip_prefix(prefix).map(<[u8]>::to_vec);
+        let mut refs = Self::default();
+        for found in self.prefixed(prefix) {
+            let Some(shown) = stripped(found.name) else { continue };
+            let symref = found.symref.map(|target| stripped(target).unwrap_or_else(|| target.to_vec()));
+            if shown == b"HEAD" {
+                refs.head = match symref {
+                    Some(target) => Head::Branch { target, id: Some(found.id) },
+                    None => Head::Detached(found.id),
+                };
+            } else if shown.starts_with(b"refs/") {
+                refs.push(&shown, (found.id, found.peeled), symref.as_deref(), hidden)?;
+                if let Some(entry) = refs.entries.last_mut() {
+                    entry.hidden = hidden.hides_as(found.name, &shown);
+                }
+            }
+        }
+        Ok(refs)
+    }
+
     fn name(&self, entry: &Entry) -> &[u8] {
         let start = entry.name_start as usize;
         self.names.get(start..start + entry.name_size as usize).unwrap_or_default()

@@ -105,6 +105,34 @@ impl Snapshot {
         })
     }
 
+    /// The same repository as one namespace of it shows it, gitnamespaces(7).
+    ///
+    /// # Errors
+    /// Its refs are too many.
+    pub fn within(&self, name: &str, namespace: &[u8]) -> Result<Self, Absent> {
+        let mut prefix = Vec::new();
+        for segment in namespace.split(|byte| *byte == b'/') {
+            prefix.extend_from_slice(b"refs/namespaces/");
+            prefix.extend_from_slice(segment);
+            prefix.push(b'/');
+        }
+        let refs =
+            self.refs.within(&prefix, &self.settings.hidden).map_err(|error| Absent::Broken(error.to_string()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            kind: self.kind,
+            refs,
+            settings: self.settings.clone(),
+            store: Arc::clone(&self.store),
+            graph: self.graph.clone(),
+            shallow: self.shallow.clone(),
+            cell: OnceLock::new(),
+            folders: self.folders.clone(),
+            stamps: Stamps::default(),
+        })
+    }
+
     /// Whether nothing it was read from has changed.
     pub fn holds(&self) -> bool {
         self.stamps.hold()
