@@ -442,7 +442,9 @@ pub(crate) mod tests {
         let marked = catalogue(root, Export::Marked);
         assert_eq!(marked.snapshot(b"/a", false).err(), Some(Absent::NotExported));
         fs::write(root.join("a.git/git-daemon-export-ok"), "").unwrap();
-        assert!(marked.snapshot(b"/a", false).is_ok());
+        settle();
+        let first = marked.snapshot(b"/a", false).unwrap();
+        assert!(Arc::ptr_eq(&first, &marked.snapshot(b"/a", false).unwrap()), "it is remembered");
         fs::remove_file(root.join("a.git/git-daemon-export-ok")).unwrap();
         assert_eq!(marked.snapshot(b"/a", false).err(), Some(Absent::NotExported), "the mark was taken away");
         fs::write(root.join("a.git/git-daemon-export-ok"), "").unwrap();
