@@ -115,7 +115,7 @@ pub struct Serve {
     #[arg(long, value_name = "PREFIX=REPO", value_parser = namespaces)]
     pub namespaces: Vec<repo::Namespaces>,
 
-    /// Memory for plans that are kept for the next client
+    /// Memory for what is kept for the next client: three quarters for plans, one for what walks found
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = size)]
     pub memory: usize,
 

@@ -17,7 +17,7 @@ use packring::{
     explain::{self, Asked},
     flags::{Arguments, CheckFlags, Command, PlanFlags, Serve},
     log,
-    pack::shelf::Shelf,
+    pack::{closure::Closures, shelf::Shelf},
     repo::{Catalogue, CatalogueOptions},
     ring::{self, Backend, Ended, Listener, Options, Reason, Stop},
     serve,
@@ -149,7 +149,8 @@ fn rules(flags: &Serve) -> Rules {
         head_timeout: flags.head_timeout,
         body_timeout: flags.body_timeout,
         session_id: format!("packring-{}-{}", since.as_secs(), std::process::id()),
-        shelf: Arc::new(Shelf::new(flags.memory)),
+        shelf: Arc::new(Shelf::new(flags.memory / 4 * 3)),
+        closures: Arc::new(Closures::new(flags.memory / 4)),
         ..Rules::default()
     }
 }

@@ -19,7 +19,8 @@ use super::{
 use crate::{
     oid::Kind,
     pack::{
-        self, Checksum, Dialect, ObjectType, Plan, Question, Selection,
+        self, Checksum, Dialect, ObjectType, Objects, Plan, Question, Selection,
+        closure::{Closure, Closures, select_from},
         deflate::SlicedDeflater,
         entry,
         plan::{Counts, Large},
@@ -94,7 +95,8 @@ pub async fn make(
         }
     };
     let (pace, snapshot) = (work.pace.clone(), Arc::clone(&work.snapshot));
-    let mut making = pin!(choose_and_plan(work, question, fetch));
+    let closures = Arc::clone(&call.rules.closures);
+    let mut making = pin!(choose_and_plan(work, question, fetch, &closures));
     loop {
         if let Some(made) = call.desk.slice(&pace, &snapshot, making.as_mut()).await {
             let made = made?;
@@ -163,19 +165,56 @@ fn key_of(work: &Work, question: &Question, fetch: &Fetch) -> PlanKey {
     sum.finish().as_bytes().try_into().unwrap_or_default()
 }
 
-async fn choose_and_plan(work: &mut Work, question: &Question, fetch: &Fetch) -> Result<Made, Fault> {
-    let (mut selection, way) = select_by_bitmap(&mut work.objects, question).await?;
+/// Selects by the best way there is.
+async fn choose(
+    objects: &mut Objects,
+    question: &Question,
+    closures: &Closures,
+) -> Result<(Selection, &'static str), Fault> {
+    let known = if objects.store().chart().is_none() { closures.find(objects.store()) } else { None };
+    if let Some(closure) = known
+        && let Some(selection) = select_from(objects, question, &closure).await?
+    {
+        keep(objects, question, &selection, closures).await?;
+        return Ok((selection, "closure"));
+    }
+    let (selection, way) = select_by_bitmap(objects, question).await?;
+    let way = match way {
+        Way::Bitmaps(used) if used.sealed => "sealed pack",
+        Way::Bitmaps(_) => "bitmaps",
+        Way::Walk(_) => {
+            keep(objects, question, &selection, closures).await?;
+            "walk"
+        }
+    };
+    Ok((selection, way))
+}
+
+async fn keep(
+    objects: &mut Objects,
+    question: &Question,
+    selection: &Selection,
+    closures: &Closures,
+) -> Result<(), Fault> {
+    if let Some(closure) = Closure::of(objects, question, selection).await? {
+        closures.keep(closure);
+    }
+    Ok(())
+}
+
+async fn choose_and_plan(
+    work: &mut Work,
+    question: &Question,
+    fetch: &Fetch,
+    closures: &Closures,
+) -> Result<Made, Fault> {
+    let (mut selection, way) = choose(&mut work.objects, question, closures).await?;
     if fetch.include_tag {
         include_tags(work, &mut selection).await?;
     }
     let elsewhere = leave_elsewhere(work, &mut selection, fetch).await?;
     let dialect = Dialect { ofs_delta: fetch.ofs_delta, thin: fetch.thin_pack };
     let plan = pack::plan(&mut work.objects, &selection, dialect).await?;
-    let way = match way {
-        Way::Bitmaps(used) if used.sealed => "sealed pack",
-        Way::Bitmaps(_) => "bitmaps",
-        Way::Walk(_) => "walk",
-    };
     Ok(Made { plan: Arc::new(plan), elsewhere, way })
 }
 

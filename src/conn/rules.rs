@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{limits, pack::shelf::Shelf};
+use crate::{
+    limits,
+    pack::{closure::Closures, shelf::Shelf},
+};
 
 /// The same for all visits of a server.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Rules {
     pub session_id: String,
     /// Plans of all loops.
     pub shelf: Arc<Shelf>,
+    /// What walks of all loops found.
+    pub closures: Arc<Closures>,
 }
 
 impl Default for Rules {
@@ -33,6 +38,7 @@ impl Default for Rules {
             agent: concat!("packring/", env!("CARGO_PKG_VERSION")).to_owned(),
             session_id: "packring".to_owned(),
             shelf: Arc::new(Shelf::new(64 * 1024 * 1024)),
+            closures: Arc::new(Closures::new(16 * 1024 * 1024)),
         }
     }
 }

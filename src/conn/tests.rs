@@ -217,7 +217,7 @@ fn a_quiet_selection_gives_signs_of_life() {
                 frame.slices(&mut bytes);
                 let bytes: Vec<u8> = bytes.iter().flat_map(|slice| slice.iter().copied()).collect();
                 alive += usize::from(bytes.windows(5).any(|part| part == b"0005\x01"));
-                longest = longest.max(now - sent_at);
+                longest = longest.max(now.saturating_sub(sent_at));
                 sent_at = now;
                 counter.handle_sent();
             }

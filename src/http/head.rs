@@ -139,6 +139,8 @@ pub struct HeadReader {
     kept: Vec<u8>,
     /// Bytes of `kept` behind which no end of the head can lie any more.
     searched: usize,
+    /// Bytes of empty lines before the request, all parts together.
+    skipped: usize,
 }
 
 impl HeadReader {
@@ -162,7 +164,8 @@ impl HeadReader {
         if self.kept.is_empty() {
             // A client may send an empty line before a request (RFC 9112, 2.2).
             skipped = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-            if skipped > EMPTY_LINES_MAX {
+            self.skipped += skipped;
+            if self.skipped > EMPTY_LINES_MAX {
                 return Err(HeadError::Malformed);
             }
         }
@@ -463,6 +466,9 @@ mod tests {
         assert_eq!(whole(coded), Err(TransferCoding));
         assert_eq!(whole(b"PRI * HTTP/2.0\r\n\r\n").unwrap_err().status(), Status::VERSION_NOT_SUPPORTED);
         assert_eq!(HeadReader::new().take(b"\x16\x03\x01"), Err(Malformed));
+        let mut reader = HeadReader::new();
+        assert!((0..EMPTY_LINES_MAX).all(|_| reader.take(b"\r") == Ok((1, None))));
+        assert_eq!(reader.take(b"\r"), Err(Malformed), "empty lines are counted over all parts");
         for start in ["!OST / HTTP/1.1\r\n", "!OST / HTTP/1.1\r\nHost: h\r\n\r\n"] {
             assert_eq!(HeadReader::new().take(start.as_bytes()), Err(Malformed), "alike whole and split");
         }

@@ -61,6 +61,11 @@ impl Marks {
         self.0.get(position as usize / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
+    /// Bytes it holds.
+    pub fn held(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
+    }
+
     /// How many are marked.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()

@@ -8,6 +8,7 @@
 pub mod bitmap;
 pub mod chart;
 pub mod checksum;
+pub mod closure;
 pub mod deflate;
 pub mod delta;
 pub mod depth;

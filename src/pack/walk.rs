@@ -72,6 +72,32 @@ pub async fn select(objects: &mut Objects, question: &Question) -> Result<Select
     Ok(walk.selection)
 }
 
+/// The same for a question without haves, when all that `tips` (commits) reach is `known`, and the wants reach all of it: only
+/// what is newer is walked. What is chosen includes what was known.
+///
+/// # Errors
+/// An object that should be there is missing or damaged.
+pub async fn select_beyond(
+    objects: &mut Objects,
+    question: &Question,
+    tips: &[u32],
+    known: Marks,
+) -> Result<Selection, Fault> {
+    let selection = Selection { chosen: known, common: Marks::default() };
+    let mut walk = Walk { objects, question, selection, depths: FxHashMap::default() };
+    let (mut line, mut roots) = (Line::default(), Vec::new());
+    for tip in tips {
+        let commit = walk.objects.commit(*tip).await?;
+        line.have(*tip, commit.time);
+    }
+    for want in &question.wants {
+        walk.pick(*want, &mut line, &mut roots).await?;
+    }
+    let commits = line.walk(walk.objects, &question.cut, None).await?;
+    walk.trees(&commits, &roots).await?;
+    Ok(walk.selection)
+}
+
 struct Walk<'a> {
     objects: &'a mut Objects,
     question: &'a Question,
