@@ -113,7 +113,6 @@ pub async fn select_from(
     if !is_closure(question) {
         return Ok(None);
     }
-    let Some(known) = closure.marks_in(objects.store()) else { return Ok(None) };
     let wants: FxHashSet<u32> = question.wants.iter().copied().collect();
     for id in &closure.named {
         match objects.locate(id).await? {
@@ -126,9 +125,13 @@ pub async fn select_from(
         let Some(position) = objects.locate(id).await? else { return Ok(None) };
         tips.push(position);
     }
-    if !reach::unreachable(objects, &tips, &question.wants).await?.is_empty() {
+    // An update moves a few tips. Where many are not wanted any more, the question is another one, and finding out whether they
+    // are reached would cost what the closure saves.
+    let moved: Vec<u32> = tips.iter().copied().filter(|tip| !wants.contains(tip)).collect();
+    if moved.len() > MOVED_MAX || !reach::unreachable(objects, &moved, &question.wants).await?.is_empty() {
         return Ok(None);
     }
+    let Some(known) = closure.marks_in(objects.store()) else { return Ok(None) };
     select_beyond(objects, question, &tips, known).await.map(Some)
 }
 
@@ -176,6 +179,8 @@ impl Closures {
     }
 }
 
+/// Tips of a closure that may have moved.
+const MOVED_MAX: usize = 256;
 /// Closures kept at most: finding one looks at all.
 const KEPT_MAX: usize = 256;
 

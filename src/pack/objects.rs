@@ -198,7 +198,7 @@ impl Objects {
     ///
     /// # Errors
     /// The pack is damaged there.
-    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<u64, Fault> {
+    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<(u64, usize), Fault> {
         self.reader.root_of(pack, offset, id)
     }
 

@@ -233,6 +233,7 @@ pub async fn plan(objects: &mut Objects, selection: &Selection, dialect: Dialect
             if chosen == u64::from(pack.count()) && dialect.ofs_delta {
                 draft.copy_all(pack);
             } else {
+                draft.meet_had(objects, pack, selection).await?;
                 draft.copy_chosen(objects, pack, selection).await?;
             }
         }
@@ -270,6 +271,8 @@ struct Draft {
     runs: Vec<Run>,
     /// Of each family (objects whose chains end at one entry): the last that was not copied.
     families: FxHashMap<u64, Relative>,
+    /// Of each family whose whole entry is to be sent: the nearest object the client has, and how many deltas away it is.
+    had: FxHashMap<u64, (u32, usize)>,
 }
 
 /// An object of a family, as it stands in the answer.
@@ -319,6 +322,7 @@ impl Draft {
             start: 0,
             runs: Vec::new(),
             families: FxHashMap::default(),
+            had: FxHashMap::default(),
         };
         let mut header = *b"PACK\0\0\0\x02\0\0\0\0";
         header[8..].copy_from_slice(&objects.to_be_bytes());
@@ -331,12 +335,49 @@ impl Draft {
         (self.number, self.start) = (number, start);
         self.runs.clear();
         self.families.clear();
+        self.had.clear();
     }
 
     /// All entries of the pack: distances between them stay as they are.
     fn copy_all(&mut self, pack: &Pack) {
         self.push_extent(PACK_HEADER_SIZE, pack.end().saturating_sub(PACK_HEADER_SIZE));
         self.plan.counts.copied += pack.count();
+    }
+
+    /// Finds relatives of what is to be sent among what the client has. git stores the newest version of a file whole and
+    /// older ones as deltas against it, so that a client that is a few commits behind would get the newest ones whole.
+    async fn meet_had(&mut self, objects: &mut Objects, pack: &Pack, selection: &Selection) -> Result<(), Fault> {
+        let end = self.start + pack.count();
+        if !self.dialect.thin || selection.common.count_between(self.start, end) > HAD_MAX {
+            return Ok(());
+        }
+        for position in selection.common.iter_from(self.start).take_while(|position| *position < end) {
+            let Some(offset) = pack.offset_at(position - self.start) else { continue };
+            let id = objects.id(position)?;
+            let (root, depth) = objects.root_of(pack, offset, id)?;
+            if self.had.get(&root).is_none_or(|known| known.1 > depth) {
+                self.had.insert(root, (position, depth));
+            }
+            objects.pace().work(COST_OF_ENTRY * (depth + 1)).await;
+        }
+        Ok(())
+    }
+
+    /// Says a delta against an object of the family that the client has, where that is much smaller than the entry.
+    async fn compare_had(
+        &mut self,
+        objects: &mut Objects,
+        pack: &Pack,
+        run: &Run,
+        position: u32,
+    ) -> Result<bool, Fault> {
+        let Some((had, _)) = self.had.get(&run.start).copied() else { return Ok(false) };
+        let entry_size = usize::try_from(run.end - run.start).unwrap_or(usize::MAX);
+        let entry = pack.entry(run.start).map_err(|error| Fault::Entry { id: ObjectId::null(pack.kind()), error })?;
+        if !matches!(entry.kind, EntryKind::Whole(_)) || entry_size < WORTH_COMPARING {
+            return Ok(false);
+        }
+        self.say_fresh(objects, (had, None), position, entry_size / 2).await
     }
 
     async fn copy_chosen(&mut self, objects: &mut Objects, pack: &Pack, selection: &Selection) -> Result<(), Fault> {
@@ -355,7 +396,14 @@ impl Draft {
             let size = end.checked_sub(offset).filter(|size| *size >= entry.header_size as u64);
             let size = size.ok_or(Fault::Inflate { id })?;
             match self.say(objects, pack, offset, &entry, selection) {
-                Saying::AsItStands => self.copy(offset, size),
+                Saying::AsItStands => {
+                    let run = Run { start: offset, end, out: self.plan.size };
+                    if self.compare_had(objects, pack, &run, position).await? {
+                        self.runs.push(run);
+                    } else {
+                        self.copy(offset, size);
+                    }
+                }
                 Saying::NewHeader(header) => {
                     self.push_inline(&header);
                     let used = entry.header_size as u64;
@@ -472,8 +520,8 @@ impl Draft {
         Ok(true)
     }
 
-    /// Says a delta against the last object of the family that was not copied. False when there is none, or it would not
-    /// pay; then the object is to be said whole, and becomes that relative.
+    /// Says a delta against the last object of the family that was not copied, or one that the client has. False when there is
+    /// none, or it would not pay; then the object is to be said whole, and becomes that relative.
     async fn compare(
         &mut self,
         objects: &mut Objects,
@@ -482,32 +530,50 @@ impl Draft {
         position: u32,
         id: ObjectId,
     ) -> Result<bool, Fault> {
-        let root = objects.root_of(pack, offset, id)?;
-        let size = objects.size(position)?;
-        if size > limits::OBJECT_INLINE_MAX {
+        let (root, _) = objects.root_of(pack, offset, id)?;
+        let (out, size_max) = (self.plan.size, usize::try_from(objects.size(position)? / 2).unwrap_or(0));
+        let relative = self.families.get(&root).copied().filter(|relative| relative.depth < COMPARED_DEPTH_MAX);
+        if let Some(Relative { position: base, out: base_out, depth }) = relative
+            && self.say_fresh(objects, (base, Some(base_out)), position, size_max).await?
+        {
+            self.families.insert(root, Relative { position, out, depth: depth + 1 });
+            return Ok(true);
+        }
+        if let Some((had, _)) = self.had.get(&root).copied()
+            && self.say_fresh(objects, (had, None), position, size_max).await?
+        {
+            self.families.insert(root, Relative { position, out, depth: 1 });
+            return Ok(true);
+        }
+        self.families.insert(root, Relative { position, out, depth: 0 });
+        Ok(false)
+    }
+
+    /// Makes a delta of at most `size_max` bytes against an object that stands at an offset of the answer, or that the client
+    /// has. False when it would be larger, or one of the two is too large to be held.
+    async fn say_fresh(
+        &mut self,
+        objects: &mut Objects,
+        (base, base_out): (u32, Option<u64>),
+        position: u32,
+        size_max: usize,
+    ) -> Result<bool, Fault> {
+        if objects.size(base)?.max(objects.size(position)?) > limits::OBJECT_INLINE_MAX {
             return Ok(false);
         }
-        let relative = self.families.insert(root, Relative { position, out: self.plan.size, depth: 0 });
-        let Some(relative) = relative.filter(|relative| relative.depth < COMPARED_DEPTH_MAX) else { return Ok(false) };
-        let base_size = objects.size(relative.position)?;
-        if base_size > limits::OBJECT_INLINE_MAX {
-            return Ok(false);
-        }
-        let (base, target) = (objects.read(relative.position).await?, objects.read(position).await?);
-        objects.pace().work(base.bytes.len() / 2 + target.bytes.len()).await;
-        let size_max = target.bytes.len() / 2;
-        let Some(delta) = delta::make(&base.bytes, &target.bytes, size_max) else { return Ok(false) };
-        let out = self.plan.size;
+        let (base_object, target) = (objects.read(base).await?, objects.read(position).await?);
+        objects.pace().work(base_object.bytes.len() / 2 + target.bytes.len()).await;
+        let Some(delta) = delta::make(&base_object.bytes, &target.bytes, size_max) else { return Ok(false) };
         let mut entry = Vec::with_capacity(delta.len() + 40);
-        if self.dialect.ofs_delta {
-            entry::push_ofs_delta(&mut entry, out - relative.out, delta.len() as u64);
-        } else {
-            entry::push_ref_delta(&mut entry, &objects.id(relative.position)?, delta.len() as u64);
+        match base_out {
+            Some(out) if self.dialect.ofs_delta => {
+                entry::push_ofs_delta(&mut entry, self.plan.size - out, delta.len() as u64);
+            }
+            _ => entry::push_ref_delta(&mut entry, &objects.id(base)?, delta.len() as u64),
         }
         objects.pace().work(delta.len() * COST_OF_DEFLATING).await;
         self.deflater.append(&delta, &mut entry);
         self.push_inline(&entry);
-        self.families.insert(root, Relative { position, out, depth: relative.depth + 1 });
         self.plan.counts.compared += 1;
         self.plan.counts.deltas += 1;
         Ok(true)
@@ -567,6 +633,10 @@ fn id_of(pack: &Pack, offset: u64) -> Option<&crate::oid::oid> {
 
 /// Bytes of a pack before its first entry.
 const PACK_HEADER_SIZE: u64 = 12;
+/// Objects a client has that are looked at for relatives: those next to a fetch of a few commits, not a whole history.
+const HAD_MAX: u64 = 20_000;
+/// Bytes of an entry below which a delta saves nothing worth its making.
+const WORTH_COMPARING: usize = 256;
 /// Deltas made anew that may rest on each other: as many as git lets.
 const COMPARED_DEPTH_MAX: u32 = 50;
 /// Units of parsing one entry header.

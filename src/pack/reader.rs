@@ -137,16 +137,16 @@ impl Reader {
         Err(Fault::Depth { id, limit: limits::DELTA_DEPTH_MAX })
     }
 
-    /// Where the chain of the entry at `offset` ends: the whole entry all of its family rests on.
+    /// Where the chain of the entry at `offset` ends, and after how many deltas: the whole entry all of its family rests on.
     ///
     /// # Errors
     /// The pack is damaged there.
-    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<u64, Fault> {
+    pub fn root_of(&self, pack: &Pack, offset: u64, id: ObjectId) -> Result<(u64, usize), Fault> {
         let mut at = offset;
-        for _ in 0..=limits::DELTA_DEPTH_MAX {
+        for depth in 0..=limits::DELTA_DEPTH_MAX {
             let entry = pack.entry(at).map_err(|error| Fault::Entry { id, error })?;
             if matches!(entry.kind, EntryKind::Whole(_)) {
-                return Ok(at);
+                return Ok((at, depth));
             }
             at = base_offset(pack, at, &entry).ok_or(Fault::NoBase { id })?;
         }
