@@ -133,6 +133,6 @@ fn part(bytes: &[u8], start: u32, len: u32) -> &[u8] {
 }
 
 /// Bytes below which copying a slice is cheaper than an iovec for it.
-const GATHER: u64 = 128;
+const GATHER: u64 = 512;
 /// The same when slices are running out: a window of slices no shorter than this fits into the last quarter.
 const GATHER_IN_NEED: u64 = (limits::WINDOW_MAX / (limits::FRAME_SLICES_MAX / 8)) as u64;
