@@ -15,9 +15,15 @@ pub fn from_hex(kind: Kind, hex: &[u8]) -> Option<ObjectId> {
         return None;
     }
     let mut raw = [0u8; 32];
+    let mut seen = 0;
     for (out, pair) in raw.iter_mut().zip(hex.chunks_exact(2)) {
         let [high, low] = pair else { return None };
-        *out = nibble(*high)? << 4 | nibble(*low)?;
+        let (high, low) = (NIBBLES[usize::from(*high)], NIBBLES[usize::from(*low)]);
+        seen |= high | low;
+        *out = high << 4 | low & 15;
+    }
+    if seen > 15 {
+        return None;
     }
     ObjectId::try_from(raw.get(..kind.len_in_bytes())?).ok()
 }
@@ -31,14 +37,20 @@ pub fn push_hex(out: &mut Vec<u8>, id: &oid) {
     }
 }
 
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
+/// The value of each digit, and [`NO_DIGIT`] for every other byte: one look instead of a branch per digit, because a
+/// fetch with 50 000 haves has two million of them.
+const NIBBLES: [u8; 256] = {
+    let mut table = [NO_DIGIT; 256];
+    let mut value = 0u8;
+    while value < 16 {
+        table[b"0123456789abcdef"[value as usize] as usize] = value;
+        table[b"0123456789ABCDEF"[value as usize] as usize] = value;
+        value += 1;
     }
-}
+    table
+};
+
+const NO_DIGIT: u8 = 0xff;
 
 #[cfg(test)]
 mod tests {
@@ -64,10 +76,12 @@ mod tests {
 
     #[test]
     fn a_byte_that_is_no_digit_is_no_id() {
-        for bad in [b'g', b' ', b'/', b':', b'@', b'`', 0, 0xff] {
-            let mut hex = [b'0'; 40];
-            hex[39] = bad;
-            assert_eq!(from_hex(Kind::Sha1, &hex), None);
+        for byte in 0..=255u8 {
+            for at in [0, 39] {
+                let mut hex = [b'0'; 40];
+                hex[at] = byte;
+                assert_eq!(from_hex(Kind::Sha1, &hex).is_some(), byte.is_ascii_hexdigit(), "{byte:#x}");
+            }
         }
     }
 }
