@@ -150,25 +150,54 @@ pub struct Shallows {
     pub boundary: Option<Boundary>,
 }
 
-/// Works out the new boundary. `tell_own` is set where a shallow repository tells everyone where it ends with each answer
-/// (v2); in v0 the advertisement did.
+/// What the lines of a request name about cuts, looked up.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    /// Commits of the `shallow` lines that are here.
+    shallow: Vec<u32>,
+    /// What the refs of `deepen-not` point at.
+    not: Vec<u32>,
+}
+
+/// Looks up what the lines about cuts name. Stock git does so while it reads them: what they name wrongly is refused even where
+/// no boundary is due.
 ///
 /// # Errors
-/// A shallow line names no commit, a `deepen-not` no ref; nothing is left within the cut; or the store is damaged.
-pub async fn shallows(work: &mut Work, fetch: &Fetch, wants: &[u32], tell_own: bool) -> Result<Shallows, Fault> {
-    let mut client = Vec::new();
+/// A shallow line names no commit, a `deepen-not` no ref; or the store is damaged.
+pub async fn named(work: &mut Work, fetch: &Fetch) -> Result<Named, Fault> {
+    let mut named = Named::default();
     for id in &fetch.shallow {
         let Some(position) = work.objects.locate(id).await? else { continue };
         if work.objects.type_of(position)? != ObjectType::Commit {
             return Err(Fault::InvalidShallow(*id));
         }
-        client.push(position);
+        named.shallow.push(position);
     }
+    for name in &fetch.not {
+        let id = short_ref(&work.snapshot, name).ok_or_else(|| Fault::AmbiguousRef(name.clone()))?;
+        named.not.push(work.objects.demand(&id).await?);
+    }
+    Ok(named)
+}
+
+/// Works out the new boundary. `tell_own` is set where a shallow repository tells everyone where it ends with each answer
+/// (v2); in v0 the advertisement did.
+///
+/// # Errors
+/// A depth beside a time or a ref; nothing is left within the cut; or the store is damaged.
+pub async fn shallows(
+    work: &mut Work,
+    fetch: &Fetch,
+    named: Named,
+    wants: &[u32],
+    tell_own: bool,
+) -> Result<Shallows, Fault> {
+    let client = named.shallow;
     let mut own = FxHashSet::default();
     for id in &Arc::clone(&work.snapshot).shallow {
         own.extend(work.objects.locate(id).await?);
     }
-    let cut = match asked_cut(work, fetch).await? {
+    let cut = match asked_cut(work, fetch, named.not).await? {
         Some(cut) => Some(cut),
         None if tell_own && !own.is_empty() => {
             // What the client has cut stays cut: it did not ask for more.
@@ -184,23 +213,13 @@ pub async fn shallows(work: &mut Work, fetch: &Fetch, wants: &[u32], tell_own: b
     Ok(Shallows { client, boundary })
 }
 
-async fn asked_cut(work: &mut Work, fetch: &Fetch) -> Result<Option<Cut>, Fault> {
-    if let Some(depth) = fetch.depth {
-        return Ok(Some(if fetch.relative {
-            Cut::Deeper { by: depth, tips: tips(work, |hidden| !hidden).await? }
-        } else {
-            Cut::Depth(depth)
-        }));
-    }
-    if fetch.since.is_none() && fetch.not.is_empty() {
-        return Ok(None);
-    }
-    let mut not = Vec::new();
-    for name in &fetch.not {
-        let id = short_ref(&work.snapshot, name).ok_or_else(|| Fault::AmbiguousRef(name.clone()))?;
-        not.push(work.objects.demand(&id).await?);
-    }
-    Ok(Some(Cut::Since { time: fetch.since, not }))
+async fn asked_cut(work: &mut Work, fetch: &Fetch, not: Vec<u32>) -> Result<Option<Cut>, Fault> {
+    fetch.check_cuts()?;
+    Ok(match fetch.depth {
+        Some(by) if fetch.relative => Some(Cut::Deeper { by, tips: tips(work, |hidden| !hidden).await? }),
+        Some(depth) => Some(Cut::Depth(depth)),
+        None => fetch.has_cut().then_some(Cut::Since { time: fetch.since, not }),
+    })
 }
 
 /// The one ref that a short name stands for; none when it stands for none or for several. gitrevisions(7), "refname".

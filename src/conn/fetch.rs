@@ -76,10 +76,6 @@ pub fn note(call: &mut Call<'_>, fault: &Fault) {
 
 async fn fetch(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: Fetch) {
     call.record.command = "fetch";
-    if asked.wants.is_empty() && asked.want_refs.is_empty() && !asked.wait_for_done {
-        call.result(b"").await;
-        return;
-    }
     let mut work = Work::new(snapshot);
     let mut agreed = agree_on(call, &mut work, &asked).await;
     if agreed.as_ref().is_err_and(Fault::may_be_stale) && refresh(call, &mut work).await {
@@ -124,6 +120,10 @@ async fn agree_on(call: &mut Call<'_>, work: &mut Work, asked: &Fetch) -> Result
 async fn agree_in_slices(work: &mut Work, asked: &Fetch) -> Result<Agreed, Fault> {
     let mut text = Vec::new();
     let wants = agree::wants(work, asked, Door::Any).await?;
+    let cuts = agree::named(work, asked).await?;
+    if asked.wants.is_empty() && asked.want_refs.is_empty() && !asked.wait_for_done {
+        return Ok(Agreed { text, question: None });
+    }
     let haves = agree::haves(work, asked.haves.iter().copied()).await?;
     if !asked.done && !asked.haves.is_empty() {
         let common: Vec<ObjectId> = common_of(asked, &haves);
@@ -134,7 +134,7 @@ async fn agree_in_slices(work: &mut Work, asked: &Fetch) -> Result<Agreed, Fault
             return Ok(Agreed { text, question: None });
         }
     }
-    let shallows = agree::shallows(work, asked, &wants, true).await?;
+    let shallows = agree::shallows(work, asked, cuts, &wants, true).await?;
     // The order of gitprotocol-v2(5), which clients read by; stock git's server has these two the other way round, and its
     // own client then fails (a depth with `want-ref`).
     push_shallow_info(work, &mut text, &shallows)?;

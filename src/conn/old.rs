@@ -59,8 +59,9 @@ async fn agree_on(
 async fn agree_in_slices(work: &mut Work, asked: &OldFetch) -> Result<(Vec<u8>, Option<Question>), Fault> {
     let fetch = &asked.fetch;
     let door = door(&work.snapshot.settings);
+    let cuts = agree::named(work, fetch).await?;
     let wants = agree::wants(work, fetch, door).await?;
-    let shallows = agree::shallows(work, fetch, &wants, false).await?;
+    let shallows = agree::shallows(work, fetch, cuts, &wants, false).await?;
     let mut text = Vec::new();
     if let Some(boundary) = &shallows.boundary {
         let ids = |positions: &[u32]| positions.iter().map(|at| work.objects.id(*at)).collect::<Result<Vec<_>, _>>();

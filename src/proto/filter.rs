@@ -107,8 +107,9 @@ fn parse_combination(parts: &[u8], policy: &Policy, spec: &mut Spec, depth: usiz
         return Err(invalid());
     }
     policy.check("combine")?;
-    for part in parts.split(|byte| *byte == b'+').filter(|part| !part.is_empty()) {
-        if part.iter().any(|byte| *byte <= b' ' || RESERVED.contains(byte)) || spec.0.len() >= FILTERS_MAX {
+    for part in parts.split(|byte| *byte == b'+') {
+        let escaped = |byte: &u8| *byte <= b' ' || !byte.is_ascii() || RESERVED.contains(byte);
+        if part.iter().any(escaped) || spec.0.len() >= FILTERS_MAX {
             return Err(invalid());
         }
         parse_into(&percent_decoded(part), policy, spec, depth + 1)?;
@@ -185,7 +186,7 @@ mod tests {
             ("sparse:oid=main:x", vec![Filter::SparseOid(b"main:x".to_vec())]),
             ("object:type=tag", vec![Filter::ObjectType(ObjectType::Tag)]),
             ("combine:blob:none+tree:2", vec![BlobNone, TreeDepth(2)]),
-            ("combine:blob%3anone+combine:tree%3A1%2bblob:limit=1g+", vec![BlobNone, TreeDepth(1), BlobLimit(1 << 30)]),
+            ("combine:blob%3anone+combine:tree%3A1%2bblob:limit=1g", vec![BlobNone, TreeDepth(1), BlobLimit(1 << 30)]),
         ] {
             assert_eq!(read(text), Ok(expected), "{text}");
         }
@@ -203,6 +204,11 @@ mod tests {
             "auto",
             "combine:",
             "combine:blob none",
+            "combine:+",
+            "combine:blob:none+",
+            "combine:+blob:none",
+            "combine:blob:none++tree:2",
+            "combine:sparse:oid=\u{e9}",
             "combine:tree:1+blob:(none",
         ] {
             assert!(matches!(read(text), Err(Violation::InvalidFilter(_))), "{text}");

@@ -5,7 +5,7 @@
 /// A number and nothing behind it; empty text is 0, as it is for C. Too large a number is the largest.
 pub fn signed(text: &[u8]) -> Option<i64> {
     let (negative, digits) = sign(text);
-    let magnitude = magnitude(digits)?;
+    let magnitude = magnitude(digits).filter(|_| is_read(text, digits))?;
     Some(if negative {
         i64::try_from(magnitude).map_or(i64::MIN, |value| -value)
     } else {
@@ -28,12 +28,17 @@ pub fn unsigned(text: &[u8]) -> Option<u64> {
 /// As `strtoumax` reads a time: a negative number wraps around, too large a one is `u64::MAX`.
 pub fn wrapping(text: &[u8]) -> Option<u64> {
     let (negative, digits) = sign(text);
-    let value = magnitude(digits)?;
+    let value = magnitude(digits).filter(|_| is_read(text, digits))?;
     match u64::try_from(value) {
         Ok(value) if negative => Some(value.wrapping_neg()),
         Ok(value) => Some(value),
         Err(_) => Some(u64::MAX),
     }
+}
+
+/// C reads nothing where there is no digit, so that a sign or spaces alone are left over behind the number.
+fn is_read(text: &[u8], digits: &[u8]) -> bool {
+    text.is_empty() || !digits.is_empty()
 }
 
 fn sign(text: &[u8]) -> (bool, &[u8]) {
@@ -79,11 +84,14 @@ mod tests {
             ("0x", None),
             ("1 ", None),
             ("1k", None),
+            ("-", None),
+            (" ", None),
         ] {
             assert_eq!(signed(text.as_bytes()), expected, "{text:?}");
         }
         assert_eq!((unsigned(b""), unsigned(b"-1"), unsigned(b"0x1f")), (None, None, Some(31)));
         assert_eq!(unsigned(b"18446744073709551616"), None);
+        assert_eq!((wrapping(b""), wrapping(b"-"), wrapping(b"+")), (Some(0), None, None));
         assert_eq!(
             (wrapping(b"-1"), wrapping(b"18446744073709551616"), wrapping(b"7")),
             (Some(u64::MAX), Some(u64::MAX), Some(7))

@@ -77,7 +77,7 @@ pub fn parse(body: &[u8], offers: &Offers) -> Result<Option<OldFetch>, Violation
         // A cut without a want still has an answer: the boundary, which is empty.
         return Ok(asked.fetch.has_cut().then_some(asked));
     }
-    asked.fetch.forget_repeated_wants();
+    asked.fetch.forget_repetitions();
     asked.take_talk(&mut pkts, offers)?;
     Ok(Some(asked))
 }

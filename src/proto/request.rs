@@ -4,6 +4,8 @@
 //! of the body, which is bounded before it gets here.
 //! Source: gitprotocol-v2(5), "Command Request". Read first: `arguments_are_accepted_only_where_offered`.
 
+use std::collections::HashSet;
+
 use super::{
     filter::{self, Spec},
     number,
@@ -281,11 +283,10 @@ fn fetch(arguments: &mut Arguments<'_>, offers: &Offers) -> Result<Fetch, Violat
             return Err(Violation::UnexpectedLine(line.to_vec()));
         }
     }
-    asked.check_cuts()?;
     if !asked.sideband_all {
         asked.uri_protocols.clear();
     }
-    asked.forget_repeated_wants();
+    asked.forget_repetitions();
     Ok(asked)
 }
 
@@ -326,9 +327,7 @@ impl Fetch {
         let owned = || line.to_vec();
         if let Some(hex) = line.strip_prefix(b"shallow ") {
             let id = leading_id(kind, hex).ok_or_else(|| Violation::InvalidShallow(owned()))?;
-            if !self.shallow.contains(&id) {
-                self.shallow.push(id);
-            }
+            self.shallow.push(id);
         } else if let Some(depth) = line.strip_prefix(b"deepen ") {
             // Stock git keeps the low 32 bits, as a C int.
             let depth = number::signed(depth).map(|depth| depth as i32).filter(|depth| *depth > 0);
@@ -351,8 +350,11 @@ impl Fetch {
         self.depth.is_some() || self.since.is_some() || !self.not.is_empty()
     }
 
-    /// Refuses a depth beside a time or a ref.
-    pub(super) fn check_cuts(&self) -> Result<(), Violation> {
+    /// Refuses a depth beside a time or a ref. In v2 that is due only where a boundary is, as in stock git.
+    ///
+    /// # Errors
+    /// Both were asked for.
+    pub fn check_cuts(&self) -> Result<(), Violation> {
         if self.depth.is_some() && (self.since.is_some() || !self.not.is_empty()) {
             return Err(Violation::TwoCuts);
         }
@@ -388,9 +390,12 @@ impl Fetch {
         Ok(())
     }
 
-    pub(super) fn forget_repeated_wants(&mut self) {
-        let mut seen = rustc_hash::FxHashSet::default();
-        self.wants.retain(|id| seen.insert(*id));
+    /// Each want and each shallow line once. The client chooses these ids, so they are hashed by a key it does not know.
+    pub(super) fn forget_repetitions(&mut self) {
+        for ids in [&mut self.wants, &mut self.shallow] {
+            let mut seen = HashSet::with_capacity(ids.len());
+            ids.retain(|id| seen.insert(*id));
+        }
     }
 }
 
@@ -521,6 +526,38 @@ mod tests {
     }
 
     #[test]
+    fn a_depth_beside_a_ref_or_a_time_is_read_and_refused_when_it_is_due() {
+        let text = "git upload-pack: deepen and deepen-since (or deepen-not) cannot be used together";
+        for (cuts, refused) in [
+            (["deepen 1", "deepen-not a"], true),
+            (["deepen-since 1", "deepen 1"], true),
+            (["deepen-since 1", "deepen-not a"], false),
+        ] {
+            let Ok(Some(Command::Fetch(fetch))) = read(&["command=fetch", "|", cuts[0], cuts[1], "."], &offers())
+            else {
+                panic!("{cuts:?}")
+            };
+            assert_eq!(
+                fetch.check_cuts().err().map(|violation| violation.to_string()),
+                refused.then(|| text.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn repeated_wants_and_shallow_lines_are_kept_once_in_order() {
+        let other = "1".repeat(40);
+        let lines = [format!("want {ID}"), format!("shallow {other}"), format!("want {other}"), format!("want {ID}")];
+        let mut all = vec!["command=fetch", "|"];
+        all.extend(lines.iter().chain([&lines[1]]).map(String::as_str));
+        all.push(".");
+        let Ok(Some(Command::Fetch(fetch))) = read(&all, &offers()) else { panic!("{all:?}") };
+        let ids =
+            |texts: &[&str]| texts.iter().filter_map(|text| from_hex(Kind::Sha1, text.as_bytes())).collect::<Vec<_>>();
+        assert_eq!((fetch.wants, fetch.shallow), (ids(&[ID, &other]), ids(&[&other])));
+    }
+
+    #[test]
     fn what_git_refuses_is_refused_in_its_words() {
         for (lines, text) in [
             (&["command=fetch=1", "."][..], "invalid command 'fetch=1'"),
@@ -544,10 +581,6 @@ mod tests {
             (&["command=fetch", "|", "deepen 4294967296", "."], "Invalid deepen: deepen 4294967296"),
             (&["command=fetch", "|", "deepen-since x", "."], "Invalid deepen-since: deepen-since x"),
             (&["command=fetch", "|", "deepen-since -1", "."], "Invalid deepen-since: deepen-since -1"),
-            (
-                &["command=fetch", "|", "deepen 1", "deepen-not a", "."],
-                "git upload-pack: deepen and deepen-since (or deepen-not) cannot be used together",
-            ),
             (&["command=fetch", "|", "done", "|"], "expected flush after fetch arguments"),
             (&["command=fetch", "|", "done"], "the remote end hung up unexpectedly"),
             (&["command=fetch"], "the remote end hung up unexpectedly"),
