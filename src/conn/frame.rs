@@ -136,3 +136,68 @@ fn part(bytes: &[u8], start: u32, len: u32) -> &[u8] {
 const GATHER: u64 = 512;
 /// The same when slices are running out: a window of slices no shorter than this fits into the last quarter.
 const GATHER_IN_NEED: u64 = (limits::WINDOW_MAX / (limits::FRAME_SLICES_MAX / 8)) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: u64 = GATHER - 1;
+
+    fn plan() -> Arc<Plan> {
+        Arc::new(Plan::of_own_bytes(&b"0123456789abcdef".repeat(16_384)))
+    }
+
+    fn piece(start: u64, len: u64) -> Piece {
+        Piece::Inline { start, len }
+    }
+
+    fn lengths(frame: &Frame) -> Vec<usize> {
+        let mut slices = Vec::new();
+        frame.slices(&mut slices);
+        slices.iter().map(|slice| slice.len()).collect()
+    }
+
+    fn text(frame: &Frame) -> Vec<u8> {
+        let mut slices = Vec::new();
+        frame.slices(&mut slices);
+        slices.iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn short_slices_are_gathered() {
+        let (plan, mut frame) = (plan(), Frame::of(b"head"));
+        for part in [piece(0, SHORT), piece(SHORT, SHORT), piece(2 * SHORT, GATHER), piece(0, 1)] {
+            frame.push_piece(&plan, part);
+        }
+        let short = SHORT as usize;
+        assert_eq!(lengths(&frame), [4 + 2 * short, GATHER as usize, 1]);
+        let planned = plan.bytes(piece(0, 2 * SHORT + GATHER));
+        assert_eq!(text(&frame), [b"head", planned, &planned[..1]].concat());
+        assert_eq!((frame.size(), frame.own_size()), (4 + 2 * short + 512 + 1, 4 + 2 * short + 1));
+    }
+
+    #[test]
+    fn a_frame_of_the_largest_window_stays_within_the_slices_of_one_write() {
+        let (plan, mut frame) = (plan(), Frame::default());
+        while frame.size() < limits::WINDOW_MAX {
+            // The shortest that is not copied, each followed by a byte of our own so that no two grow together.
+            frame.push_piece(&plan, piece(0, frame.gather()));
+            frame.push_own(b"-");
+        }
+        assert!(frame.slices.len() <= limits::FRAME_SLICES_MAX, "{} slices", frame.slices.len());
+    }
+
+    #[test]
+    fn what_lies_in_a_mapping_is_mended_with_zeros_and_the_rest_is_kept() {
+        let (plan, shared, mut frame) = (plan(), Arc::from(&b"shared text"[..]), Frame::of(b"own"));
+        frame.push_piece(&plan, piece(0, 600));
+        frame.push_shared(&shared, 7, 4);
+        frame.push_own(b"end");
+        let expected = [&b"own"[..], &[0; 600], b"textend"].concat();
+        for written in [0, 2, 3, 300, 603, 605, 609, 610, 999] {
+            let rest = frame.mended(written);
+            assert_eq!(text(&rest), expected.get(written..).unwrap_or_default(), "behind {written} bytes");
+        }
+        assert!(frame.mended(610).is_empty() && !frame.mended(609).is_empty());
+    }
+}
