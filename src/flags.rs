@@ -110,6 +110,12 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
+    /// Folder in which proofs about packs are kept over restarts, made if it is not there: of each pack in use packring
+    /// proves once, when it has nothing else to do, whether it is a whole, and then sends it without looking for what to
+    /// send. Without this the proofs are made again after each start
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
     /// Show namespaces of one repository as repositories of their own, gitnamespaces(7): a request for PREFIX/NAME is
     /// answered from the namespace NAME of REPO, a path below ROOT. For forges that keep all forks in one store
     #[arg(long, value_name = "PREFIX=REPO", value_parser = namespaces)]

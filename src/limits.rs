@@ -100,6 +100,12 @@ pub const BITMAPS_HELD_MAX: usize = 16 * 1024 * 1024;
 /// 0.5 ms by walk and 3 ms by bitmap, since the haves are 126 commits away from theirs.
 pub const FEW_COMMITS: u32 = 200;
 
+/// Commits and tags a seal names: 4 MB of ids. A pack with more tips is not worth a seal.
+pub const SEAL_TIPS_MAX: usize = 100_000;
+
+/// Bytes of a seal's file: so many lines with ids of 64 digits.
+pub const SEAL_SIZE_MAX: u64 = 16 * 1024 * 1024;
+
 /// Commits walked from haves to the nearest stored bitmap before a plain walk is taken to be cheaper.
 pub const HAVES_WALKED_MAX: u32 = 200;
 

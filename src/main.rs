@@ -137,6 +137,7 @@ fn open_catalogue(flags: &Serve) -> io::Result<Catalogue> {
         defaults: flags.defaults.into(),
         server_config,
         namespaces: flags.namespaces.clone(),
+        state: flags.state.clone(),
     };
     Catalogue::open(options).map_err(|error| named(&flags.root, &error))
 }

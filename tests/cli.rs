@@ -114,3 +114,35 @@ fn serving_needs_no_program() {
         assert_eq!(has_ring, io == "uring");
     }
 }
+
+#[test]
+fn proofs_about_packs_outlive_a_restart_where_there_is_a_state_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, state) = (folder.path().join("root"), folder.path().join("state"));
+    std::fs::create_dir(&root).unwrap();
+    let source = corpus::make(&root, "a.git", corpus::SMALL);
+    git(&source, &["-c", "repack.writeBitmaps=false", "repack", "-adq"]);
+    let mut ways = Vec::new();
+    for round in 0..2 {
+        let log = folder.path().join(format!("log{round}"));
+        let script = "exec \"$0\" serve \"$1\" --state \"$2\" --listen 127.0.0.1:0 --log-format json 2>\"$3\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_packring")]).args([&root, &state, &log]);
+        let server = Server::spawn(command);
+        support::assert_same_clone(folder.path(), &server.url("a"), &source, &["--mirror"]);
+        let is_kept = || {
+            let files = std::fs::read_dir(state.join("seals")).into_iter().flatten().flatten();
+            files.filter(|file| file.path().extension().is_some_and(|ending| ending == "seal")).count() == 1
+        };
+        let patience = std::time::Instant::now();
+        while !is_kept() {
+            assert!(patience.elapsed().as_secs() < 60, "the proof of round {round} is kept");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        server.signal("TERM");
+        assert_eq!(server.wait(), Some(0));
+        let log = std::fs::read_to_string(log).unwrap();
+        ways.push(["\"way\":\"walk\"", "\"way\":\"sealed pack\""].map(|way| log.contains(way)));
+    }
+    assert_eq!(ways, [[true, false], [false, true]]);
+}

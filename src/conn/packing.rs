@@ -19,11 +19,12 @@ use super::{
 use crate::{
     oid::Kind,
     pack::{
-        self, Checksum, Dialect, ObjectType, Objects, Plan, Question, Selection,
+        self, Checksum, Dialect, ObjectType, Objects, Pack, Plan, Question, Selection,
         closure::{Closure, Closures, select_from},
         deflate::SlicedDeflater,
         entry,
         plan::{Counts, Large},
+        seal,
         shelf::{Found, PlanKey},
         ways::{Way, select_by_bitmap},
     },
@@ -171,10 +172,14 @@ async fn choose(
     question: &Question,
     closures: &Closures,
 ) -> Result<(Selection, &'static str), Fault> {
-    let known = if objects.store().chart().is_none() { closures.find(objects.store()) } else { None };
-    if let Some(closure) = known
-        && let Some(selection) = select_from(objects, question, &closure).await?
-    {
+    let known = if objects.store().chart().is_none() { closures.find(objects.store()) } else { Vec::new() };
+    for closure in known {
+        let Some(selection) = select_from(objects, question, &closure).await? else { continue };
+        let is_whole = |pack: &Arc<Pack>| pack.is_sealed() && u64::from(pack.count()) == selection.chosen.count();
+        if objects.store().packs().iter().any(is_whole) {
+            return Ok((selection, "sealed pack"));
+        }
+        closures.used(&closure);
         keep(objects, question, &selection, closures).await?;
         return Ok((selection, "closure"));
     }
@@ -197,6 +202,7 @@ async fn keep(
     closures: &Closures,
 ) -> Result<(), Fault> {
     if let Some(closure) = Closure::of(objects, question, selection).await? {
+        seal::learn_from(objects, &question.wants, &selection.chosen).await?;
         closures.keep(closure);
     }
     Ok(())

@@ -14,6 +14,7 @@ use super::{
     fault::Fault,
     marks::Marks,
     objects::Objects,
+    packfile::Pack,
     reach,
     store::Store,
     walk::{Question, Selection, select_beyond},
@@ -40,7 +41,7 @@ impl Closure {
     /// A wanted object is damaged.
     pub async fn of(objects: &mut Objects, question: &Question, selection: &Selection) -> Result<Option<Self>, Fault> {
         let store = Arc::clone(objects.store());
-        if !is_closure(question) || selection.chosen.iter_from(store.total()).next().is_some() {
+        if objects.is_shallow() || !is_closure(question) || selection.chosen.iter_from(store.total()).next().is_some() {
             return Ok(None);
         }
         let (mut tips, mut named) = (Vec::new(), Vec::new());
@@ -68,6 +69,21 @@ impl Closure {
         };
         let parts = store.packs().iter().enumerate().filter_map(part).collect();
         Ok(Some(Self { tips, named, parts, objects: selection.chosen.count() }))
+    }
+
+    /// All of a sealed pack.
+    fn of_sealed(pack: &Pack) -> Option<Self> {
+        let seal = pack.seal()?;
+        let mut all = Marks::with_room(pack.count());
+        for index in 0..pack.count() {
+            all.insert(index);
+        }
+        Some(Self {
+            tips: seal.commits.to_vec(),
+            named: seal.tags.to_vec(),
+            parts: vec![(*pack.trailer(), all)],
+            objects: u64::from(pack.count()),
+        })
     }
 
     /// The closure as positions of `store`; `None` when one of its packs is not there, or answers for other objects now.
@@ -110,7 +126,7 @@ pub async fn select_from(
     question: &Question,
     closure: &Closure,
 ) -> Result<Option<Selection>, Fault> {
-    if !is_closure(question) {
+    if objects.is_shallow() || !is_closure(question) {
         return Ok(None);
     }
     let wants: FxHashSet<u32> = question.wants.iter().copied().collect();
@@ -149,22 +165,34 @@ impl Closures {
         Self { kept: Mutex::default(), held_max }
     }
 
-    /// The largest closure whose packs are all in `store`.
-    pub fn find(&self, store: &Store) -> Option<Arc<Closure>> {
-        let mut kept = self.lock();
+    /// Closures whose packs are all in `store`, largest first: those that were kept, and the largest sealed pack.
+    pub fn find(&self, store: &Store) -> Vec<Arc<Closure>> {
         let fits = |closure: &Closure| {
             closure.parts.iter().all(|(trailer, _)| store.packs().iter().any(|pack| pack.trailer() == trailer))
         };
-        let found =
-            kept.iter().enumerate().filter(|(_, closure)| fits(closure)).max_by_key(|(_, closure)| closure.objects)?.0;
-        let closure = kept.remove(found);
-        kept.push(Arc::clone(&closure));
-        Some(closure)
+        let mut found: Vec<Arc<Closure>> = self.lock().iter().filter(|closure| fits(closure)).cloned().collect();
+        let sealed = store.packs().iter().filter(|pack| pack.is_sealed()).max_by_key(|pack| pack.count());
+        found.extend(sealed.and_then(|pack| Closure::of_sealed(pack)).map(Arc::new));
+        found.sort_by_key(|closure| std::cmp::Reverse(closure.objects));
+        found.truncate(TRIED_MAX);
+        found
+    }
+
+    /// Notes that a closure was of use: it is dropped later than others.
+    pub fn used(&self, closure: &Arc<Closure>) {
+        let mut kept = self.lock();
+        if let Some(found) = kept.iter().position(|other| Arc::ptr_eq(other, closure)) {
+            let closure = kept.remove(found);
+            kept.push(closure);
+        }
     }
 
     /// Keeps a closure; those that were not used the longest make room for it.
     pub fn keep(&self, closure: Closure) {
         let mut kept = self.lock();
+        kept.retain(|other| {
+            (&other.tips, &other.named, other.objects) != (&closure.tips, &closure.named, closure.objects)
+        });
         kept.push(Arc::new(closure));
         while kept.len() > 1
             && (kept.len() > KEPT_MAX || kept.iter().map(|closure| closure.held()).sum::<usize>() > self.held_max)
@@ -181,13 +209,15 @@ impl Closures {
 
 /// Tips of a closure that may have moved.
 const MOVED_MAX: usize = 256;
+/// Closures tried for one question: each costs a look at its tips.
+const TRIED_MAX: usize = 4;
 /// Closures kept at most: finding one looks at all.
 const KEPT_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::{fixture::Repository, walk::select};
+    use crate::pack::{Pace, fixture::Repository, seal::prove_sealed, walk::select};
 
     fn tips(repository: &Repository) -> Vec<ObjectId> {
         repository.ids(&["for-each-ref", "--format=%(objectname)"])
@@ -226,9 +256,46 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_closure_that_answers_is_found_behind_larger_ones() {
+        let repository = Repository::packed(47, 30);
+        let (store, kept) = (repository.store(), Closures::new(1 << 20));
+        let mut objects = Objects::new(Arc::clone(&store), &[], Pace::default());
+        let pace = objects.pace().clone();
+        repository.run(&pace, prove_sealed(&mut objects, 0)).unwrap().unwrap();
+        let part = question(&mut objects, &repository, &tips(&repository)[..1]);
+        let found = repository.run(&pace, select(&mut objects, &part)).unwrap();
+        kept.keep(repository.run(&pace, Closure::of(&mut objects, &part, &found)).unwrap().unwrap());
+        let candidates = kept.find(&store);
+        assert_eq!(candidates.len(), 2);
+        let all = question(&mut objects, &repository, &tips(&repository));
+        for (asked, answers) in [(&part, [false, true]), (&all, [true, true])] {
+            for (closure, answers) in candidates.iter().zip(answers) {
+                let selection = repository.run(&pace, select_from(&mut objects, asked, closure)).unwrap();
+                let expected = repository.run(&pace, select(&mut objects, asked)).unwrap().chosen;
+                assert_eq!(selection.map(|selection| selection.chosen), answers.then_some(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_shallow_repository_takes_no_closure() {
+        let repository = Repository::packed(48, 30);
+        let store = repository.store();
+        let mut objects = Objects::new(Arc::clone(&store), &[], Pace::default());
+        let pace = objects.pace().clone();
+        repository.run(&pace, prove_sealed(&mut objects, 0)).unwrap().unwrap();
+        let cut = repository.ids(&["rev-list", "--all", "--max-count=1"]);
+        let mut objects = Objects::new(Arc::clone(&store), &cut, Pace::default());
+        let pace = objects.pace().clone();
+        let asked = question(&mut objects, &repository, &tips(&repository));
+        let sealed = Closures::new(0).find(&store);
+        assert!(repository.run(&pace, select_from(&mut objects, &asked, &sealed[0])).unwrap().is_none());
+    }
+
+    #[test]
     fn closures_are_dropped_when_they_are_too_many() {
         let closure = |number: u8| Closure {
-            tips: Vec::new(),
+            tips: vec![ObjectId::from([number; 20])],
             named: Vec::new(),
             parts: vec![(ObjectId::from([number; 20]), Marks::with_room(64_000))],
             objects: 0,
@@ -237,6 +304,9 @@ mod tests {
         for number in 0..9 {
             kept.keep(closure(number));
         }
+        assert_eq!(kept.lock().len(), 3);
+        // The same once more takes the place of the first.
+        kept.keep(closure(8));
         assert_eq!(kept.lock().len(), 3);
     }
 }

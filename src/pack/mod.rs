@@ -28,6 +28,7 @@ pub mod packfile;
 pub mod plan;
 pub mod reach;
 pub mod reader;
+pub mod seal;
 pub mod shelf;
 pub mod sparse;
 pub mod store;
@@ -56,6 +57,7 @@ pub use self::{
     packfile::{Pack, PackError},
     plan::{Dialect, Plan, plan},
     reader::Reader,
+    seal::Seal,
     sparse::Sparse,
     store::Store,
     walk::{Question, Selection, select},

@@ -11,6 +11,7 @@ use super::{
     entry::{Entry, EntryError},
     map::Mapping,
     order::{self, OrderError, Reverse},
+    seal::Seal,
 };
 use crate::oid::{Kind, ObjectId, oid};
 
@@ -26,7 +27,7 @@ pub struct Pack {
     reverse: Option<Reverse>,
     /// Pack position -> index position, from the `.rev` file or computed when first needed.
     order: OnceLock<(Box<[u32]>, Option<OrderError>)>,
-    sealed: OnceLock<()>,
+    seal: OnceLock<Seal>,
 }
 
 impl std::fmt::Debug for Pack {
@@ -77,17 +78,7 @@ impl Pack {
         if index.pack_checksum() != trailer || index.num_objects() != header.num_objects() {
             return Err(PackError::Mismatch { name });
         }
-        Ok(Self {
-            name,
-            kind,
-            data,
-            index,
-            fan,
-            trailer,
-            reverse: None,
-            order: OnceLock::new(),
-            sealed: OnceLock::new(),
-        })
+        Ok(Self { name, kind, data, index, fan, trailer, reverse: None, order: OnceLock::new(), seal: OnceLock::new() })
     }
 
     /// Gives the pack its `.rev` file, which saves sorting. Its table is checked when first needed ([`Self::order_fault`]).
@@ -101,12 +92,17 @@ impl Pack {
 
     /// Whether the pack is known to be sealed: it holds exactly what is reachable from its own commits and tags.
     pub fn is_sealed(&self) -> bool {
-        self.sealed.get().is_some()
+        self.seal().is_some()
+    }
+
+    /// What reaches all of the pack, if it is known to be sealed.
+    pub fn seal(&self) -> Option<&Seal> {
+        self.seal.get()
     }
 
     /// Remembers a proof that the pack is sealed. A pack never changes, so neither does this.
-    pub fn learn_sealed(&self) {
-        let _ = self.sealed.set(());
+    pub fn learn_sealed(&self, seal: Seal) {
+        let _ = self.seal.set(seal);
     }
 
     /// File name without folder and ending, `pack-<hash>`.

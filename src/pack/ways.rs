@@ -18,6 +18,7 @@ use super::{
     fault::Fault,
     marks::Marks,
     objects::Objects,
+    seal,
     store::Store,
     tree::{EntryMode, TreeEntries},
     walk::{Question, Selection, select},
@@ -122,7 +123,11 @@ async fn few_commits(objects: &mut Objects, question: &Question) -> Result<Optio
     Ok((oldest != u64::MAX).then_some(commits))
 }
 
-async fn select_far(objects: &mut Objects, question: &Question) -> Result<(Selection, Way), Fault> {
+/// The same without a look at how near the haves are.
+///
+/// # Errors
+/// An object that should be there is missing or damaged.
+pub(super) async fn select_far(objects: &mut Objects, question: &Question) -> Result<(Selection, Way), Fault> {
     let store = Arc::clone(objects.store());
     let why = match store.chart() {
         None => Why::NoBitmaps,
@@ -136,47 +141,6 @@ async fn select_far(objects: &mut Objects, question: &Question) -> Result<(Selec
         },
     };
     Ok((select(objects, question).await?, Way::Walk(why)))
-}
-
-/// Proves, or not, that the pack with the bitmap file is sealed: that it holds exactly what is reachable from its own
-/// commits and tags. Costs about a clone without bitmaps, so let it run when there is nothing else to do; the pack remembers
-/// the proof. `None` when the store has no such pack, or its bitmap file is of no use.
-///
-/// # Errors
-/// An object of the pack is damaged.
-pub async fn prove_sealed(objects: &mut Objects) -> Result<Option<bool>, Fault> {
-    let store = Arc::clone(objects.store());
-    let Some((chart, pack)) = store.chart().and_then(|chart| Some((chart, chart.pack(&store)?))) else {
-        return Ok(None);
-    };
-    if pack.is_sealed() {
-        return Ok(Some(true));
-    }
-    let pace = objects.pace().clone();
-    let Ok(positions) = chart.positions(&store, &pace).await else { return Ok(None) };
-    let Ok(tips) = commits_and_tags(chart) else { return Ok(None) };
-    let wants = tips.iter_from(0).filter_map(|bit| positions.get(bit as usize).copied()).collect();
-    let question = Question { wants, ..Question::default() };
-    let chosen = match cover(objects, &store, chart, &question).await {
-        Ok((selection, _)) => selection.chosen,
-        Err(Stop::Fault(fault)) => return Err(fault),
-        Err(Stop::Chart(_) | Stop::Far { .. }) => return Ok(None),
-    };
-    let is_sealed = holds_exactly(&chosen, positions);
-    if is_sealed {
-        pack.learn_sealed();
-    }
-    Ok(Some(is_sealed))
-}
-
-fn commits_and_tags(chart: &Chart) -> Result<Marks, BitmapError> {
-    let mut tips = chart.bitmaps().of_type(ObjectType::Commit)?;
-    tips.join(&chart.bitmaps().of_type(ObjectType::Tag)?);
-    Ok(tips)
-}
-
-fn holds_exactly(marks: &Marks, positions: &[u32]) -> bool {
-    marks.count() == positions.len() as u64 && positions.iter().all(|position| marks.contains(*position))
 }
 
 /// Whether everything reachable is asked for.
@@ -237,22 +201,12 @@ async fn cover(
     cover.is_had = false;
     cover.reach(&question.wants).await?;
     let (mut chosen, used) = (cover.reached, cover.used);
-    // All of the only pack was reached from commits and tags, so from its own: that is the proof, for nothing.
-    if store.packs().len() == 1
-        && let Some(pack) = chart.pack(store).filter(|pack| !pack.is_sealed())
-        && question.haves.is_empty()
-        && question.wants.iter().all(|want| is_commit_or_tag(objects, *want))
-        && holds_exactly(&chosen, positions)
-    {
-        pack.learn_sealed();
+    if question.haves.is_empty() {
+        seal::learn_from(objects, &question.wants, &chosen).await?;
     }
     chosen.subtract(&common);
     pace.count(chosen.count());
     Ok((Selection { chosen, common }, used))
-}
-
-fn is_commit_or_tag(objects: &Objects, position: u32) -> bool {
-    matches!(objects.type_of(position), Ok(ObjectType::Commit | ObjectType::Tag))
 }
 
 /// What was reached so far: first from the haves, then from the wants.
@@ -286,7 +240,7 @@ impl Cover<'_> {
         }
         self.add_merges(&commits)?;
         let trees = self.walk_commits(commits).await?;
-        self.reach_sealed()?;
+        self.reach_sealed().await;
         for tree in trees.into_iter().chain(roots) {
             self.descend(tree).await?;
         }
@@ -434,20 +388,20 @@ impl Cover<'_> {
         Ok(trees)
     }
 
-    /// Reaches all of the sealed pack, if all its commits and tags are reached.
-    fn reach_sealed(&mut self) -> Result<(), Stop> {
-        if !self.chart.pack(self.store).is_some_and(super::packfile::Pack::is_sealed) {
-            return Ok(());
-        }
-        let tips = commits_and_tags(self.chart)?;
-        let mut positions = tips.iter_from(0).filter_map(|bit| self.positions.get(bit as usize));
-        if positions.all(|position| self.reached.contains(*position)) {
-            for position in self.positions {
-                self.reached.insert(*position);
+    /// Reaches all of each sealed pack all tips of which are reached.
+    async fn reach_sealed(&mut self) {
+        for (number, pack) in self.store.packs().iter().enumerate() {
+            let Some(seal) = pack.seal() else { continue };
+            let is_reached =
+                |tip: &ObjectId| self.store.find(tip).is_some_and(|position| self.reached.contains(position));
+            if !seal.tips().all(is_reached) {
+                continue;
+            }
+            for position in seal::positions_of(self.objects, self.store, number).await {
+                self.reached.insert(position);
             }
             self.used.sealed = true;
         }
-        Ok(())
     }
 
     /// Reaches a tree and all below it that is not reached.
@@ -532,6 +486,7 @@ mod tests {
         Midx, Omit,
         fixture::{Dice, Repository, map, map_bytes},
         graph::CommitGraph,
+        seal::prove_sealed,
         tests::{chosen, listed, some, tagged, tips, walk},
     };
     use std::collections::BTreeSet;
@@ -689,8 +644,9 @@ mod tests {
             let store = charted(repository);
             let mut objects = Objects::new(Arc::clone(&store), &[], crate::pack::Pace::default());
             let pace = objects.pace().clone();
-            let proved = repository.run(&pace, prove_sealed(&mut objects)).unwrap();
-            (proved, store.chart().unwrap().pack(&store).is_some_and(crate::pack::Pack::is_sealed))
+            let number = (0..store.packs().len()).max_by_key(|number| store.packs()[*number].count()).unwrap();
+            let proved = repository.run(&pace, prove_sealed(&mut objects, number)).unwrap();
+            (proved, store.packs()[number].is_sealed())
         };
         let repository = tagged(96);
         assert_eq!(prove(&repository), (Some(true), true));

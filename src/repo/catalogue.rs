@@ -17,6 +17,7 @@ use super::{
     Absent,
     layout::{Layout, path_of},
     packs::OpenPacks,
+    seals::Seals,
     settings::Defaults,
     snapshot::Snapshot,
     stamp::Stamps,
@@ -46,6 +47,8 @@ pub struct CatalogueOptions {
     pub server_config: Option<Vec<u8>>,
     /// Paths below which each name is a namespace of one repository.
     pub namespaces: Vec<Namespaces>,
+    /// Folder in which proofs about packs are kept.
+    pub state: Option<PathBuf>,
 }
 
 /// Paths `PREFIX/NAME` that show the namespace NAME of a repository.
@@ -89,13 +92,15 @@ impl Catalogue {
     /// Opens ROOT.
     ///
     /// # Errors
-    /// It is no folder, or may not be read.
+    /// It is no folder, or may not be read; or the state folder cannot be written into.
     pub fn open(options: CatalogueOptions) -> io::Result<Self> {
         let root = options.root.canonicalize()?;
         std::fs::read_dir(&root)?;
         let root_name = root.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
         let root_name = root_name.strip_suffix(b".git").map(<[u8]>::to_vec).unwrap_or(root_name);
-        Ok(Self { options, root, root_name, packs: OpenPacks::default(), known: Mutex::default() })
+        let seals = Seals::open(options.state.as_deref())
+            .map_err(|error| io::Error::new(error.kind(), format!("the state folder cannot be used: {error}")))?;
+        Ok(Self { options, root, root_name, packs: OpenPacks::new(seals), known: Mutex::default() })
     }
 
     /// ROOT, without symbolic links.
@@ -232,9 +237,18 @@ impl Catalogue {
     /// that plans over it can be dropped as well.
     pub fn forget_gone(&self, path: &Path) -> Option<Arc<Pack>> {
         let pack = self.packs.forget_gone(path)?;
+        self.packs.seals().forget(pack.trailer());
         let holds = |snapshot: &Snapshot| snapshot.store.packs().iter().any(|held| Arc::ptr_eq(held, &pack));
         self.lock().snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
         Some(pack)
+    }
+
+    /// Keeps the seal of a pack for the next start, where there is a state folder.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep_seal(&self, pack: &Pack) -> io::Result<()> {
+        self.packs.seals().keep(pack)
     }
 
     /// Names of all repositories below ROOT for people to read, sorted.

@@ -16,6 +16,7 @@ pub mod packed;
 pub mod packs;
 pub mod refs;
 pub mod reftable;
+pub mod seals;
 pub mod settings;
 pub mod snapshot;
 pub mod stamp;

@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     layout::{self, is_absence, is_trouble},
+    seals::Seals,
     stamp::{Stamp, Stamps},
 };
 use crate::{
@@ -22,7 +23,10 @@ use crate::{
 
 /// All packs that are open.
 #[derive(Debug, Default)]
-pub struct OpenPacks(Mutex<HashMap<PathBuf, Known>>);
+pub struct OpenPacks {
+    known: Mutex<HashMap<PathBuf, Known>>,
+    seals: Seals,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -33,6 +37,16 @@ struct Known {
 }
 
 impl OpenPacks {
+    /// None yet; seals that were kept are given to the packs they belong to.
+    pub fn new(seals: Seals) -> Self {
+        Self { known: Mutex::default(), seals }
+    }
+
+    /// Where seals are kept.
+    pub fn seals(&self) -> &Seals {
+        &self.seals
+    }
+
     /// The packs of one object folder, largest first. The folder is stamped.
     ///
     /// # Errors
@@ -100,8 +114,9 @@ impl OpenPacks {
                 error => Err(error.to_string()),
             },
         };
-        if let Err(error) = &pack {
-            tracing::error!(file = %index.display(), "pack left out: {error}");
+        match &pack {
+            Ok(pack) => drop(self.seals.load(pack.trailer()).map(|seal| pack.learn_sealed(seal))),
+            Err(error) => tracing::error!(file = %index.display(), "pack left out: {error}"),
         }
         Ok(self.remember(index, stamps, pack.ok().map(Arc::new)))
     }
@@ -158,7 +173,7 @@ impl OpenPacks {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Known>> {
         // A map of weak references is sound whatever happened to who held it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     oid::ObjectId,
-    pack::{Objects, Pace, shelf::Shelf, ways::prove_sealed},
+    pack::{Objects, Pace, seal::prove_sealed, shelf::Shelf},
     repo::{Catalogue, Snapshot},
     ring,
 };
@@ -34,34 +34,42 @@ pub async fn sweep_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
     }
 }
 
-/// Proves of each pack with a bitmap that is in use whether it is sealed: holds exactly what its own commits and tags reach.
-/// From then on a clone of all of it needs no walk of trees.
+/// Proves of the largest pack of each repository in use whether it is sealed: holds exactly what its own commits and tags
+/// reach. From then on a clone of all of it needs no walk of trees. Proofs are kept where there is a state folder.
 pub async fn seal_for_ever(catalogue: Arc<Catalogue>) {
-    let mut tried: HashSet<ObjectId> = HashSet::new();
+    let (mut tried, mut kept): (HashSet<ObjectId>, HashSet<ObjectId>) = Default::default();
     loop {
         tokio::time::sleep(SEAL_EVERY).await;
         for snapshot in catalogue.snapshots() {
-            let store = &snapshot.store;
-            let pack = store.chart().and_then(|chart| chart.pack(store)).filter(|pack| !pack.is_sealed());
-            if let Some(pack) = pack.filter(|pack| tried.insert(*pack.trailer())) {
-                let (name, objects) = (pack.name().to_owned(), pack.count());
-                let is_sealed = prove(&snapshot).await;
-                tracing::debug!(repository = snapshot.name, pack = name, objects, is_sealed, "sealing tried");
+            let packs = snapshot.store.packs();
+            let Some((number, pack)) = packs.iter().enumerate().max_by_key(|(_, pack)| pack.count()) else { continue };
+            if !pack.is_sealed() && tried.insert(*pack.trailer()) {
+                let is_sealed = prove(&snapshot, number).await;
+                let objects = pack.count();
+                tracing::debug!(repository = snapshot.name, pack = pack.name(), objects, is_sealed, "sealing tried");
+            }
+            if pack.is_sealed()
+                && kept.insert(*pack.trailer())
+                && let Err(error) = catalogue.keep_seal(pack)
+            {
+                tracing::warn!(pack = pack.name(), "the proof that this pack is sealed cannot be kept: {error}");
             }
         }
-        if tried.len() > TRIED_MAX {
-            tried.clear();
+        for known in [&mut tried, &mut kept] {
+            if known.len() > TRIED_MAX {
+                known.clear();
+            }
         }
     }
 }
 
-async fn prove(snapshot: &Arc<Snapshot>) -> bool {
+async fn prove(snapshot: &Arc<Snapshot>, number: usize) -> bool {
     let pace = Pace::default();
     let mut objects = Objects::new(Arc::clone(&snapshot.store), &snapshot.shallow, pace.clone());
     if let Some(graph) = &snapshot.graph {
         objects = objects.with_graph(Arc::clone(graph));
     }
-    let mut work = pin!(prove_sealed(&mut objects));
+    let mut work = pin!(prove_sealed(&mut objects, number));
     loop {
         pace.refill();
         if let Poll::Ready(proved) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
