@@ -112,7 +112,8 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
     Ok(ring::run(options, &stop, |number| {
         if number == 0 {
             let (catalogue, shelf) = (Arc::clone(&catalogue), Arc::clone(&rules.shelf));
-            tokio::task::spawn_local(serve::idle::sweep_for_ever(Arc::clone(&catalogue), shelf));
+            tokio::task::spawn_local(serve::idle::sweep_for_ever(Arc::clone(&catalogue), Arc::clone(&shelf)));
+            tokio::task::spawn_local(serve::idle::verify_for_ever(Arc::clone(&catalogue), shelf));
             tokio::task::spawn_local(serve::idle::seal_for_ever(catalogue));
         }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));

@@ -244,3 +244,37 @@ fn an_empty_pack_beside_others_is_read() {
     let server = Server::start(root);
     assert_same_clone(root, &server.url("a"), &repository, &["--mirror"]);
 }
+
+#[test]
+fn a_pack_with_a_flipped_bit_is_found_and_served_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = corpus::make(folder.path(), "a.git", corpus::SMALL);
+    git(&source, &["repack", "-adq"]);
+    let packs = std::fs::read_dir(source.join("objects/pack")).unwrap().flatten().map(|entry| entry.path());
+    let pack = packs.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "pack")).unwrap();
+    let sound = std::fs::read(&pack).unwrap();
+    let mut flipped = sound.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    // Git writes packs read-only and puts them in place by a rename.
+    let put = |bytes: &[u8]| {
+        let draft = pack.with_extension("draft");
+        std::fs::write(&draft, bytes).unwrap();
+        std::fs::rename(&draft, &pack).unwrap();
+    };
+    put(&flipped);
+    let server = Server::start(folder.path());
+    let cloned = |name: &str| {
+        let output = try_git(folder.path(), &["clone", "-q", "--mirror", &server.url("a"), name]);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let patience = std::time::Instant::now();
+    while !(cloned("bad").1.contains("missing")) {
+        assert!(patience.elapsed().as_secs() < 60, "{:?}", cloned("bad"));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    put(&sound);
+    let (is_sound, said) = cloned("good.git");
+    assert!(is_sound, "{said}");
+    assert!(objects(&folder.path().join("good.git")) == reachable(&source, &["--all"]), "the clone is whole");
+}

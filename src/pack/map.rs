@@ -27,6 +27,14 @@ impl Mapping {
         let map = unsafe { memmap2::Mmap::map(file) }?;
         Ok(Self(Arc::new(map)))
     }
+
+    /// Asks the kernel to read these bytes in before they are touched; advice, so nothing is told back.
+    pub fn will_need(&self, start: usize, len: usize) {
+        let end = start.saturating_add(len).min(self.0.len());
+        if let Some(len) = end.checked_sub(start).filter(|len| *len > 0) {
+            let _ = self.0.advise_range(memmap2::Advice::WillNeed, start, len);
+        }
+    }
 }
 
 impl Deref for Mapping {

@@ -8,9 +8,11 @@
 use std::{cmp::Ordering, path::PathBuf, sync::OnceLock};
 
 use super::{
+    checksum::Checksum,
     entry::{Entry, EntryError},
     map::Mapping,
     order::{self, OrderError, Reverse},
+    pace::Pace,
     seal::Seal,
 };
 use crate::oid::{Kind, ObjectId, oid};
@@ -103,6 +105,21 @@ impl Pack {
     /// Remembers a proof that the pack is sealed. A pack never changes, so neither does this.
     pub fn learn_sealed(&self, seal: Seal) {
         let _ = self.seal.set(seal);
+    }
+
+    /// Whether the bytes are those the trailer was made of. What is copied is not looked at, so that a flipped bit would reach
+    /// every client; this reads all of the file, once, when there is nothing else to do.
+    pub async fn is_intact(&self, pace: &Pace) -> bool {
+        let mut sum = Checksum::new(self.kind);
+        let bytes = self.data.get(..self.end() as usize).unwrap_or_default();
+        for (number, part) in bytes.chunks(VERIFIED_AT_ONCE).enumerate() {
+            if number % PARTS_AHEAD == 0 {
+                self.data.will_need((number + PARTS_AHEAD) * VERIFIED_AT_ONCE, PARTS_AHEAD * VERIFIED_AT_ONCE);
+            }
+            sum.update(part);
+            pace.work(part.len()).await;
+        }
+        sum.finish() == self.trailer
     }
 
     /// File name without folder and ending, `pack-<hash>`.
@@ -234,3 +251,7 @@ fn fan_of(index: &[u8]) -> Option<Box<[u32]>> {
 
 /// Guesses before the search only halves: ids that somebody chose are not spread evenly.
 const GUESSES_MAX: usize = 6;
+/// Bytes hashed between two looks at the slice that is left.
+const VERIFIED_AT_ONCE: usize = 64 * 1024;
+/// Parts the kernel is asked to read ahead: 4 MiB, so that the loop does not wait for the disk.
+const PARTS_AHEAD: usize = 64;

@@ -238,9 +238,19 @@ impl Catalogue {
     pub fn forget_gone(&self, path: &Path) -> Option<Arc<Pack>> {
         let pack = self.packs.forget_gone(path)?;
         self.packs.seals().forget(pack.trailer());
-        let holds = |snapshot: &Snapshot| snapshot.store.packs().iter().any(|held| Arc::ptr_eq(held, &pack));
-        self.lock().snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
+        self.forget_holders(&pack);
         Some(pack)
+    }
+
+    /// Serves nothing of a damaged pack any more, until its file is replaced: objects that are nowhere else are missing.
+    pub fn condemn(&self, pack: &Arc<Pack>) {
+        self.packs.condemn(pack);
+        self.forget_holders(pack);
+    }
+
+    fn forget_holders(&self, pack: &Arc<Pack>) {
+        let holds = |snapshot: &Snapshot| snapshot.store.packs().iter().any(|held| Arc::ptr_eq(held, pack));
+        self.lock().snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
     }
 
     /// Keeps the seal of a pack for the next start, where there is a state folder.

@@ -161,6 +161,16 @@ impl OpenPacks {
         self.lock().keys().cloned().collect()
     }
 
+    /// Leaves a pack out from now on, as if it had not been readable, until its file is another.
+    pub fn condemn(&self, pack: &Arc<Pack>) {
+        let mut open = self.lock();
+        for known in open.values_mut() {
+            if known.pack.as_ref().is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(pack))) {
+                known.pack = None;
+            }
+        }
+    }
+
     /// Forgets the pack with that index if its file is gone or another, and returns it if somebody still holds it.
     pub fn forget_gone(&self, index: &Path) -> Option<Arc<Pack>> {
         let stamp = Stamp::of(&index.with_extension("pack"));

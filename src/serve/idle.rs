@@ -1,4 +1,5 @@
-//! What a loop does beside its visits: packs that left are let go, packs that could be sealed are proved.
+//! What a loop does beside its visits: packs that left are let go, packs in use are compared with their checksums, and
+//! those that could be sealed are proved.
 //!
 //! Never in the way: one slice at a time, and the loop is given back between two. Invariant: a pack is proved at most once.
 //! Read first: `packs_that_left_their_repository_are_let_go` in `repo::catalogue`; `pack::ways`.
@@ -7,14 +8,14 @@ use std::{
     collections::HashSet,
     future::Future,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use crate::{
     oid::ObjectId,
-    pack::{Objects, Pace, seal::prove_sealed, shelf::Shelf},
+    pack::{Objects, Pace, Pack, seal::prove_sealed, shelf::Shelf},
     repo::{Catalogue, Snapshot},
     ring,
 };
@@ -69,11 +70,44 @@ async fn prove(snapshot: &Arc<Snapshot>, number: usize) -> bool {
     if let Some(graph) = &snapshot.graph {
         objects = objects.with_graph(Arc::clone(graph));
     }
-    let mut work = pin!(prove_sealed(&mut objects, number));
+    matches!(beside(&pace, snapshot, prove_sealed(&mut objects, number)).await, Ok(Some(true)))
+}
+
+/// Compares each pack in use with its trailer, once; a damaged one is served no more.
+pub async fn verify_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
+    let mut intact: Vec<Weak<Pack>> = Vec::new();
+    loop {
+        tokio::time::sleep(SEAL_EVERY).await;
+        intact.retain(|pack| pack.strong_count() > 0);
+        for snapshot in catalogue.snapshots() {
+            for pack in snapshot.store.packs() {
+                if intact.iter().any(|known| known.as_ptr() == Arc::as_ptr(pack)) {
+                    continue;
+                }
+                let pace = Pace::default();
+                if beside(&pace, &snapshot, pack.is_intact(&pace)).await {
+                    intact.push(Arc::downgrade(pack));
+                    continue;
+                }
+                tracing::error!(
+                    repository = snapshot.name,
+                    pack = pack.name(),
+                    "the pack does not match its checksum and is served no more; run `git fsck` and fetch it anew"
+                );
+                catalogue.condemn(pack);
+                shelf.sweep(|plan| plan.packs().iter().any(|held| Arc::ptr_eq(held, pack)));
+            }
+        }
+    }
+}
+
+/// Does work in slices, and gives the loop back between two.
+async fn beside<T>(pace: &Pace, snapshot: &Arc<Snapshot>, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
     loop {
         pace.refill();
-        if let Poll::Ready(proved) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return matches!(proved, Ok(Some(true)));
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
         }
         match pace.asked() {
             Some(ask) => pace.answer(snapshot.loose(ask)),
