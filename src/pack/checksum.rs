@@ -6,6 +6,7 @@
 
 use sha1::Digest as _;
 
+use super::{map::Mapping, pace::Pace};
 use crate::oid::{Kind, ObjectId};
 
 /// A running hash.
@@ -43,6 +44,29 @@ impl Checksum {
         }
     }
 }
+
+/// Whether the hash at the end of a file is that of all before it.
+pub async fn match_checksum(file: &Mapping, kind: Kind, pace: &Pace) -> bool {
+    let Some((bytes, trailer)) =
+        file.len().checked_sub(kind.len_in_bytes()).and_then(|start| file.split_at_checked(start))
+    else {
+        return false;
+    };
+    let mut sum = Checksum::new(kind);
+    for (number, part) in bytes.chunks(HASHED_AT_ONCE).enumerate() {
+        if number % PARTS_AHEAD == 0 {
+            file.will_need((number + PARTS_AHEAD) * HASHED_AT_ONCE, PARTS_AHEAD * HASHED_AT_ONCE);
+        }
+        sum.update(part);
+        pace.work(part.len()).await;
+    }
+    sum.finish().as_bytes() == trailer
+}
+
+/// Bytes hashed between two looks at the slice that is left.
+const HASHED_AT_ONCE: usize = 64 * 1024;
+/// Parts the kernel is asked to read ahead: 4 MiB, so that the loop does not wait for the disk.
+const PARTS_AHEAD: usize = 64;
 
 #[cfg(test)]
 mod tests {

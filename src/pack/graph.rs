@@ -4,10 +4,18 @@
 //! nothing a shallow repository could use: what it says of parents ignores every cut.
 //! Source: gitformat-commit-graph(5). Read first: `the_graph_says_what_the_commits_say`.
 
+use std::sync::OnceLock;
+
+use super::{checksum::match_checksum, map::Mapping, pace::Pace};
 use crate::oid::{Kind, ObjectId, oid};
 
 /// An open commit-graph, one file or a chain.
-pub struct CommitGraph(gix_commitgraph::Graph);
+pub struct CommitGraph {
+    graph: gix_commitgraph::Graph,
+    /// The bytes of its files.
+    files: Vec<Mapping>,
+    is_intact: OnceLock<bool>,
+}
 
 impl std::fmt::Debug for CommitGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -29,23 +37,41 @@ pub struct GraphCommit {
 }
 
 impl CommitGraph {
-    /// Takes a graph that is open, if its ids are of the repository's kind.
-    pub fn of(graph: gix_commitgraph::Graph, kind: Kind) -> Option<Self> {
-        (graph.object_hash() == kind).then_some(Self(graph))
+    /// Takes a graph that is open, with the bytes of its files, if its ids are of the repository's kind.
+    pub fn of(graph: gix_commitgraph::Graph, files: Vec<Mapping>, kind: Kind) -> Option<Self> {
+        (graph.object_hash() == kind).then(|| Self { graph, files, is_intact: OnceLock::new() })
+    }
+
+    /// Whether its files match their checksums. The first call reads them in full: a flipped bit would lead a walk to another
+    /// tree, and nothing that follows would notice.
+    pub async fn is_intact(&self, pace: &Pace) -> bool {
+        if let Some(known) = self.is_intact.get() {
+            return *known;
+        }
+        let mut is_intact = true;
+        for file in &self.files {
+            is_intact &= match_checksum(file, self.graph.object_hash(), pace).await;
+        }
+        *self.is_intact.get_or_init(|| is_intact)
+    }
+
+    /// Whether it was found not to match its checksums.
+    pub fn is_broken(&self) -> bool {
+        self.is_intact.get() == Some(&false)
     }
 
     /// Commits in it.
     pub fn count(&self) -> u32 {
-        self.0.num_commits()
+        self.graph.num_commits()
     }
 
     /// What it says of `id`. `None` when it does not have it, or has it damaged: then the commit itself must be read.
     pub fn find(&self, id: &oid) -> Option<GraphCommit> {
-        let commit = self.0.commit_by_id(id)?;
+        let commit = self.graph.commit_by_id(id)?;
         let mut parents = Vec::with_capacity(2);
         for parent in commit.iter_parents() {
             let position = parent.ok().filter(|position| position.0 < self.count())?;
-            parents.push(self.0.id_at(position).to_owned());
+            parents.push(self.graph.id_at(position).to_owned());
             if parents.len() > PARENTS_MAX {
                 return None;
             }
@@ -65,14 +91,23 @@ const PARENTS_MAX: usize = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::{Objects, Pace, fixture::Repository};
+    use crate::pack::{
+        Objects, Pace,
+        fixture::{Repository, map, map_bytes},
+    };
     use std::sync::Arc;
 
-    fn graph_of(repository: &Repository, files: usize) -> CommitGraph {
-        let mode = if files == 1 { "--no-progress" } else { "--split=no-merge" };
+    fn graph_of(repository: &Repository, files_count: usize) -> CommitGraph {
+        let mode = if files_count == 1 { "--no-progress" } else { "--split=no-merge" };
         repository.git(&["commit-graph", "write", "--reachable", mode]);
         let path = repository.path().join("objects/info");
-        CommitGraph::of(gix_commitgraph::at(path, repository.kind, None).unwrap(), repository.kind).unwrap()
+        let graph = gix_commitgraph::at(&path, repository.kind, None).unwrap();
+        let mut files = vec![path.join("commit-graph")];
+        if files_count > 1 {
+            let chain = std::fs::read_to_string(path.join("commit-graphs/commit-graph-chain")).unwrap();
+            files = chain.lines().map(|hash| path.join(format!("commit-graphs/graph-{hash}.graph"))).collect();
+        }
+        CommitGraph::of(graph, files.iter().map(|file| map(file)).collect(), repository.kind).unwrap()
     }
 
     /// Tree, time and parents of every commit, by id.
@@ -134,7 +169,7 @@ mod tests {
         let look = |bytes: &[u8]| {
             std::fs::write(&other, bytes).unwrap();
             let graph = gix_commitgraph::File::at(&other).and_then(|file| gix_commitgraph::Graph::new(vec![file]));
-            let graph = graph.ok().and_then(|graph| CommitGraph::of(graph, Kind::Sha1));
+            let graph = graph.ok().and_then(|graph| CommitGraph::of(graph, vec![map_bytes(bytes)], Kind::Sha1));
             graph.map(|graph| ids.iter().map(|id| graph.find(id)).collect::<Vec<_>>())
         };
         assert!(look(&right).unwrap().iter().all(Option::is_some));
@@ -146,5 +181,26 @@ mod tests {
             bytes[at] ^= 1 << (at % 8);
             let _ = look(&bytes);
         }
+    }
+
+    #[test]
+    fn a_graph_with_a_flipped_bit_is_not_asked() {
+        let repository = Repository::packed(64, 30);
+        let sound = graph_of(&repository, 1);
+        let plain = commits(&repository, repository.objects());
+        let path = repository.path().join("objects/info/commit-graph");
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The last commit's data: its time, or a parent.
+        let at = bytes.len() - 40;
+        bytes[at] ^= 1;
+        let other = repository.path().join("damaged");
+        std::fs::write(&other, &bytes).unwrap();
+        let open = gix_commitgraph::Graph::new(vec![gix_commitgraph::File::at(&other).unwrap()]).unwrap();
+        let flipped = Arc::new(CommitGraph::of(open, vec![map_bytes(&bytes)], Kind::Sha1).unwrap());
+        assert_eq!(commits(&repository, repository.objects().with_graph(Arc::clone(&flipped))), plain);
+        assert!(flipped.is_broken() && !sound.is_broken());
+        let sound = Arc::new(sound);
+        assert_eq!(commits(&repository, repository.objects().with_graph(Arc::clone(&sound))), plain);
+        assert!(!sound.is_broken() && sound.is_intact.get().is_some());
     }
 }

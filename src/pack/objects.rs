@@ -233,6 +233,11 @@ impl Objects {
             return Ok(*known);
         }
         let id = self.id(position)?;
+        if let Some(graph) = &self.graph
+            && !graph.is_intact(&self.pace).await
+        {
+            self.graph = None;
+        }
         if let Some(known) = self.graph.as_ref().and_then(|graph| graph.find(&id)) {
             return self.remember_from_graph(position, &known).await;
         }

@@ -8,7 +8,7 @@
 use std::{cmp::Ordering, path::PathBuf, sync::OnceLock};
 
 use super::{
-    checksum::Checksum,
+    checksum::match_checksum,
     entry::{Entry, EntryError},
     map::Mapping,
     order::{self, OrderError, Reverse},
@@ -23,6 +23,7 @@ pub struct Pack {
     kind: Kind,
     data: Mapping,
     index: gix_pack::index::File<Mapping>,
+    index_bytes: Mapping,
     /// Objects whose id starts with a byte up to this one.
     fan: Box<[u32]>,
     trailer: ObjectId,
@@ -71,6 +72,7 @@ impl Pack {
         let header = gix_pack::data::File::from_data(data.clone(), PathBuf::new(), kind)
             .map_err(|_| PackError::Header { name: name.clone() })?;
         let fan = fan_of(&index).ok_or_else(|| PackError::Index { name: name.clone() })?;
+        let index_bytes = index.clone();
         let index = gix_pack::index::File::from_data(index, PathBuf::new(), kind)
             .map_err(|_| PackError::Index { name: name.clone() })?;
         let trailer = data
@@ -80,7 +82,18 @@ impl Pack {
         if index.pack_checksum() != trailer || index.num_objects() != header.num_objects() {
             return Err(PackError::Mismatch { name });
         }
-        Ok(Self { name, kind, data, index, fan, trailer, reverse: None, order: OnceLock::new(), seal: OnceLock::new() })
+        Ok(Self {
+            name,
+            kind,
+            data,
+            index,
+            index_bytes,
+            fan,
+            trailer,
+            reverse: None,
+            order: OnceLock::new(),
+            seal: OnceLock::new(),
+        })
     }
 
     /// Gives the pack its `.rev` file, which saves sorting. Its table is checked when first needed ([`Self::order_fault`]).
@@ -107,19 +120,10 @@ impl Pack {
         let _ = self.seal.set(seal);
     }
 
-    /// Whether the bytes are those the trailer was made of. What is copied is not looked at, so that a flipped bit would reach
-    /// every client; this reads all of the file, once, when there is nothing else to do.
+    /// Whether pack and index match their checksums. What is copied is not looked at, so that a flipped bit would reach every
+    /// client; this reads both files in full, once, when there is nothing else to do.
     pub async fn is_intact(&self, pace: &Pace) -> bool {
-        let mut sum = Checksum::new(self.kind);
-        let bytes = self.data.get(..self.end() as usize).unwrap_or_default();
-        for (number, part) in bytes.chunks(VERIFIED_AT_ONCE).enumerate() {
-            if number % PARTS_AHEAD == 0 {
-                self.data.will_need((number + PARTS_AHEAD) * VERIFIED_AT_ONCE, PARTS_AHEAD * VERIFIED_AT_ONCE);
-            }
-            sum.update(part);
-            pace.work(part.len()).await;
-        }
-        sum.finish() == self.trailer
+        match_checksum(&self.index_bytes, self.kind, pace).await && match_checksum(&self.data, self.kind, pace).await
     }
 
     /// File name without folder and ending, `pack-<hash>`.
@@ -251,7 +255,3 @@ fn fan_of(index: &[u8]) -> Option<Box<[u32]>> {
 
 /// Guesses before the search only halves: ids that somebody chose are not spread evenly.
 const GUESSES_MAX: usize = 6;
-/// Bytes hashed between two looks at the slice that is left.
-const VERIFIED_AT_ONCE: usize = 64 * 1024;
-/// Parts the kernel is asked to read ahead: 4 MiB, so that the loop does not wait for the disk.
-const PARTS_AHEAD: usize = 64;

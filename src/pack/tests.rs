@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    fixture::{Dice, Repository},
+    fixture::{Dice, Repository, map_bytes},
     *,
 };
 use crate::{
@@ -351,4 +351,25 @@ fn stores_are_shared_between_pieces_of_work() {
     }
     let repository = Repository::packed(5, 10);
     assert!(is_shared(repository.store()).total() > 0);
+}
+
+#[test]
+fn a_flipped_bit_in_pack_or_index_is_seen() {
+    let repository = Repository::packed(31, 20);
+    let [data, index] = ["pack", "idx"].map(|end| std::fs::read(&repository.pack_files(end)[0]).unwrap());
+    let intact = |data: &[u8], index: &[u8]| {
+        let pack = Pack::open("x", repository.kind, map_bytes(data), map_bytes(index)).unwrap();
+        let pace = Pace::default();
+        pace.run(pack.is_intact(&pace), |_| unreachable!())
+    };
+    assert!(intact(&data, &index));
+    for (of_pack, at) in [(true, 20), (true, data.len() / 2), (false, index.len() / 2), (false, index.len() - 60)] {
+        let (mut data, mut index) = (data.clone(), index.clone());
+        if of_pack {
+            data[at] ^= 4
+        } else {
+            index[at] ^= 4
+        }
+        assert!(!intact(&data, &index), "byte {at} of the {}", if of_pack { "pack" } else { "index" });
+    }
 }

@@ -726,7 +726,8 @@ mod tests {
         repository.go_on(94, 30);
         repository.git(&["commit-graph", "write", "--reachable", "--no-progress"]);
         let graph = gix_commitgraph::at(repository.path().join("objects/info"), Kind::Sha1, None).unwrap();
-        let graph = Arc::new(CommitGraph::of(graph, Kind::Sha1).unwrap());
+        let files = vec![map(&repository.path().join("objects/info/commit-graph"))];
+        let graph = Arc::new(CommitGraph::of(graph, files, Kind::Sha1).unwrap());
         let store = charted(&repository);
         let tips = tips(&repository);
         let commits = repository.ids(&["rev-list", "--all"]);

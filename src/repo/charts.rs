@@ -9,7 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{packs::map, stamp::Stamps};
+use super::{
+    packs::map,
+    stamp::{Stamp, Stamps},
+};
 use crate::{
     limits,
     oid::{Kind, ObjectId, push_hex},
@@ -63,13 +66,29 @@ pub fn find_graph(objects: &Path, kind: Kind, stamps: &mut Stamps) -> Option<Arc
     if !single && !chain {
         return None;
     }
-    match gix_commitgraph::at(info, kind, Some(limits::GRAPH_SIZE_MAX)) {
-        Ok(graph) => CommitGraph::of(graph, kind).map(Arc::new),
+    match open_graph(&info, kind) {
+        Ok(graph) => graph.map(Arc::new),
         Err(error) => {
             tracing::warn!(folder = %objects.display(), "the commit-graph is done without: {error}");
             None
         }
     }
+}
+
+/// The graph, and its files a second time to be compared with their checksums; the same files, if no stamp changed meanwhile.
+fn open_graph(info: &Path, kind: Kind) -> Result<Option<CommitGraph>, Box<dyn std::error::Error + Send + Sync>> {
+    let (single, chains) = (info.join("commit-graph"), info.join("commit-graphs"));
+    let mut paths = vec![single.clone()];
+    if !Stamp::of(&single).is_there() {
+        let chain = std::fs::read_to_string(chains.join("commit-graph-chain"))?;
+        let hashes = chain.lines().filter(|hash| hash.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        paths = hashes.map(|hash| chains.join(format!("graph-{hash}.graph"))).collect();
+    }
+    let stamps = || paths.iter().map(|path| Stamp::of(path)).collect::<Vec<_>>();
+    let before = stamps();
+    let files = paths.iter().map(|path| map(path)).collect::<std::io::Result<Vec<_>>>()?;
+    let graph = gix_commitgraph::at(info, kind, Some(limits::GRAPH_SIZE_MAX))?;
+    Ok(if stamps() == before { CommitGraph::of(graph, files, kind) } else { None })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     oid::ObjectId,
-    pack::{Objects, Pace, Pack, seal::prove_sealed, shelf::Shelf},
+    pack::{Chart, Objects, Pace, Pack, seal::prove_sealed, shelf::Shelf},
     repo::{Catalogue, Snapshot},
     ring,
 };
@@ -39,9 +39,18 @@ pub async fn sweep_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
 /// reach. From then on a clone of all of it needs no walk of trees. Proofs are kept where there is a state folder.
 pub async fn seal_for_ever(catalogue: Arc<Catalogue>) {
     let (mut tried, mut kept): (HashSet<ObjectId>, HashSet<ObjectId>) = Default::default();
+    let mut reported = HashSet::new();
     loop {
         tokio::time::sleep(SEAL_EVERY).await;
-        for snapshot in catalogue.snapshots() {
+        let snapshots = catalogue.snapshots();
+        reported.retain(|number| snapshots.iter().any(|snapshot| snapshot.number == *number));
+        for snapshot in snapshots {
+            let faults = faults(&snapshot);
+            if !faults.is_empty() && reported.insert(snapshot.number) {
+                for fault in faults {
+                    tracing::warn!(repository = snapshot.name, "{fault}");
+                }
+            }
             let packs = snapshot.store.packs();
             let Some((number, pack)) = packs.iter().enumerate().max_by_key(|(_, pack)| pack.count()) else { continue };
             if !pack.is_sealed() && tried.insert(*pack.trailer()) {
@@ -71,6 +80,24 @@ async fn prove(snapshot: &Arc<Snapshot>, number: usize) -> bool {
         objects = objects.with_graph(Arc::clone(graph));
     }
     matches!(beside(&pace, snapshot, prove_sealed(&mut objects, number)).await, Ok(Some(true)))
+}
+
+/// What was found wrong with files beside the packs when they were first used.
+fn faults(snapshot: &Snapshot) -> Vec<String> {
+    let mut faults = Vec::new();
+    if let Some(fault) = snapshot.store.chart().and_then(Chart::fault) {
+        faults.push(format!("the bitmaps are done without: {fault}"));
+    }
+    if snapshot.graph.as_ref().is_some_and(|graph| graph.is_broken()) {
+        let remedy = "`git commit-graph write --reachable` makes it anew";
+        faults.push(format!("the commit-graph does not match its checksum and is done without; {remedy}"));
+    }
+    for pack in snapshot.store.packs() {
+        if let Some(fault) = pack.order_fault() {
+            faults.push(format!("pack {}: the reverse index is done without: {fault}", pack.name()));
+        }
+    }
+    faults
 }
 
 /// Compares each pack in use with its trailer, once; a damaged one is served no more.
