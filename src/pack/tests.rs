@@ -366,9 +366,9 @@ fn a_flipped_bit_in_pack_or_index_is_seen() {
     for (of_pack, at) in [(true, 20), (true, data.len() / 2), (false, index.len() / 2), (false, index.len() - 60)] {
         let (mut data, mut index) = (data.clone(), index.clone());
         if of_pack {
-            data[at] ^= 4
+            data[at] ^= 4;
         } else {
-            index[at] ^= 4
+            index[at] ^= 4;
         }
         assert!(!intact(&data, &index), "byte {at} of the {}", if of_pack { "pack" } else { "index" });
     }
