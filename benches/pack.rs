@@ -1,20 +1,34 @@
 //! What do the inner loops of the workshop cost: joining bitmaps, applying and composing deltas, finding a selection?
 //!
-//! Synthetic inputs from a fixed seed, each answer checked once before it is timed. With `PACKRING_BENCH_REPO` set to a bare
-//! repository (one pack, repacked with `-b`), also the selection of a mirror clone by bitmap and by walk, warm. Does not
-//! measure cold pages, loose objects, or anything between a plan and a socket.
+//! Synthetic inputs from a fixed seed, each answer checked once before it is timed. Selections and plans are those of a
+//! generated history, or of the bare repository (one pack, repacked with `-b`) that `PACKRING_BENCH_REPO` names; warm. Does
+//! not measure cold pages, loose objects, or anything between a plan and a socket.
 #![allow(missing_docs, reason = "the macros of criterion document nothing")]
 
-use std::{fs::File, hint::black_box, path::Path, sync::Arc};
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::{
+    fs::File,
+    hint::black_box,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use packring::{
     oid::{Kind, ObjectId, from_hex},
     pack::{
-        Ask, Chart, CommitGraph, Loose, Mapping, Objects, Pace, Pack, Question, Store, delta, ewah::Ewah, select,
-        select_by_bitmap,
+        Ask, Chart, CommitGraph, Dialect, Loose, Mapping, Objects, Pace, Pack, Question, Selection, Store,
+        deflate::Deflater,
+        delta,
+        depth::{Cut, boundary, reach_of},
+        ewah::Ewah,
+        plan, select, select_by_bitmap,
     },
 };
+
+use rustc_hash::FxHashSet;
 
 /// Numbers from a fixed seed.
 struct Dice(u64);
@@ -118,6 +132,22 @@ fn deltas(c: &mut Criterion) {
     group.finish();
 }
 
+/// The repository selections are made of.
+fn repository() -> PathBuf {
+    static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    if let Some(named) = std::env::var_os("PACKRING_BENCH_REPO") {
+        return named.into();
+    }
+    let folder = MADE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let made = support::corpus::make(folder.path(), "a.git", support::corpus::MEDIUM);
+        support::git(&made, &["-c", "repack.writeBitmaps=true", "repack", "-adbq"]);
+        support::git(&made, &["commit-graph", "write", "--reachable"]);
+        folder
+    });
+    folder.path().join("a.git")
+}
+
 /// The one pack of a repository with its bitmap, and what its refs name.
 fn opened(repository: &Path) -> (Arc<Store>, Vec<ObjectId>, Option<Arc<CommitGraph>>) {
     let folder = repository.join("objects/pack");
@@ -134,13 +164,15 @@ fn opened(repository: &Path) -> (Arc<Store>, Vec<ObjectId>, Option<Arc<CommitGra
     let refs = std::fs::read_to_string(repository.join("packed-refs")).unwrap();
     let ids = refs.lines().filter_map(|line| from_hex(Kind::Sha1, line.as_bytes().get(..40)?)).collect();
     let graph = gix_commitgraph::at(repository.join("objects/info"), Kind::Sha1, None).ok();
-    (Arc::new(store), ids, graph.and_then(|graph| CommitGraph::of(graph, Kind::Sha1)).map(Arc::new))
+    let file = repository.join("objects/info/commit-graph");
+    let files = file.exists().then(|| map(&file)).into_iter().collect();
+    (Arc::new(store), ids, graph.and_then(|graph| CommitGraph::of(graph, files, Kind::Sha1)).map(Arc::new))
 }
 
 /// All ids of a pack in random order, found by guessing and, for comparison, by halving.
 fn find(c: &mut Criterion) {
-    let Some(repository) = std::env::var_os("PACKRING_BENCH_REPO") else { return };
-    let (store, _, _) = opened(Path::new(&repository));
+    let repository = repository();
+    let (store, _, _) = opened(&repository);
     let pack = &store.packs()[0];
     let mut ids: Vec<ObjectId> =
         (0..pack.count()).filter_map(|index| pack.id_at(index).map(ToOwned::to_owned)).collect();
@@ -165,8 +197,8 @@ fn find(c: &mut Criterion) {
 }
 
 fn selection(c: &mut Criterion) {
-    let Some(repository) = std::env::var_os("PACKRING_BENCH_REPO") else { return };
-    let (store, ids, graph) = opened(Path::new(&repository));
+    let repository = repository();
+    let (store, ids, graph) = opened(&repository);
     let objects_of = |store: &Arc<Store>| match &graph {
         Some(graph) => Objects::new(Arc::clone(store), &[], Pace::default()).with_graph(Arc::clone(graph)),
         None => Objects::new(Arc::clone(store), &[], Pace::default()),
@@ -235,5 +267,64 @@ fn selection(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, ewah, deltas, find, selection);
+/// Saying what was selected: a whole pack, all that main reaches, and one commit deep.
+fn planning(c: &mut Criterion) {
+    let (store, ids, _) = opened(&repository());
+    let objects = || Objects::new(Arc::clone(&store), &[], Pace::default());
+    let mut looking = objects();
+    let pace = looking.pace().clone();
+    let wants: Vec<u32> = ids.iter().filter_map(|id| store.find(id)).collect();
+    let all = Question { wants, ..Question::default() };
+    let one = Question { wants: all.wants[..1].to_vec(), ..Question::default() };
+    let shallow = run(&pace, async {
+        let cut = boundary(&mut looking, &all.wants, &[], &FxHashSet::default(), &Cut::Depth(1)).await.unwrap();
+        let reach = reach_of(&mut looking, &[], &cut).await.unwrap();
+        Question { cut: reach.cut, ..all.clone() }
+    });
+    let mut group = c.benchmark_group("planning");
+    group.sample_size(10);
+    for (name, question) in [("everything", &all), ("all below one ref", &one), ("one commit deep", &shallow)] {
+        let selection = run(&pace, select(&mut looking, question)).unwrap();
+        let say = |mut objects: Objects, selection: &Selection| {
+            let pace = objects.pace().clone();
+            run(&pace, plan(&mut objects, selection, Dialect { ofs_delta: true, thin: false })).unwrap()
+        };
+        let said = say(objects(), &selection);
+        assert_eq!(u64::from(said.counts.objects), selection.chosen.count());
+        println!("{name}: {:?}, {} bytes", said.counts, said.size());
+        group.throughput(Throughput::Elements(selection.chosen.count()));
+        group.bench_function(name, |b| {
+            b.iter_batched(objects, |objects| say(objects, &selection), BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+/// What is deflated in one go: text like that of sources, as large as most blobs are.
+fn deflate(c: &mut Criterion) {
+    let mut dice = Dice(0x51);
+    let words = ["ring", "frame", "window", "pack", "delta", "base", "entry", "{\n", "}\n", "    ", ";\n", "let "];
+    let mut group = c.benchmark_group("deflate");
+    for size in [300usize, 8_000, 200_000] {
+        let mut text = Vec::with_capacity(size + 8);
+        while text.len() < size {
+            text.extend_from_slice(words[(dice.next() >> 20) as usize % words.len()].as_bytes());
+        }
+        let (mut deflater, mut out) = (Deflater::new(), Vec::new());
+        deflater.append(&text, &mut out);
+        let mut back = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::ZlibDecoder::new(&out[..]), &mut back).unwrap();
+        assert!(back == text && out.len() < size);
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(format!("{size} bytes"), |b| {
+            b.iter(|| {
+                out.clear();
+                deflater.append(black_box(&text), &mut out);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, ewah, deltas, deflate, find, selection, planning);
 criterion_main!(benches);
