@@ -386,15 +386,16 @@ impl Draft {
             if !selection.chosen.contains(position) {
                 continue;
             }
-            let id = objects.id(position)?;
+            // Looked up only for what is not copied: in this order each id is a cache miss.
+            let id = || pack.id_at(*index).map_or_else(|| ObjectId::null(pack.kind()), ToOwned::to_owned);
             let (Some(offset), Some(end)) =
                 (pack.offset_at(*index), pack.offset_in_order(u32::try_from(at + 1).unwrap_or(u32::MAX)))
             else {
-                return Err(Fault::NoBase { id });
+                return Err(Fault::NoBase { id: id() });
             };
-            let entry = pack.entry(offset).map_err(|error| Fault::Entry { id, error })?;
+            let entry = pack.entry(offset).map_err(|error| Fault::Entry { id: id(), error })?;
             let size = end.checked_sub(offset).filter(|size| *size >= entry.header_size as u64);
-            let size = size.ok_or(Fault::Inflate { id })?;
+            let size = size.ok_or_else(|| Fault::Inflate { id: id() })?;
             match self.say(objects, pack, offset, &entry, selection) {
                 Saying::AsItStands => {
                     let run = Run { start: offset, end, out: self.plan.size };
@@ -412,8 +413,8 @@ impl Draft {
                 }
                 Saying::Otherwise => {
                     let run = Run { start: offset, end, out: self.plan.size };
-                    if self.retarget(objects, pack, &run, selection, id).await?
-                        || self.compare(objects, pack, offset, position, id).await?
+                    if self.retarget(objects, pack, &run, selection, id()).await?
+                        || self.compare(objects, pack, offset, position, id()).await?
                         || self.deflate(objects, position).await?
                     {
                         // Later deltas may rest on it as if it had been copied.
