@@ -148,7 +148,13 @@ pub async fn select_from(
         return Ok(None);
     }
     let Some(known) = closure.marks_in(objects.store()) else { return Ok(None) };
-    select_beyond(objects, question, &tips, known).await.map(Some)
+    // All that a known object reaches is known: only the others lead anywhere new, and where there are none nothing is read.
+    let fresh: Vec<u32> = question.wants.iter().copied().filter(|want| !known.contains(*want)).collect();
+    if fresh.is_empty() {
+        return Ok(Some(Selection { chosen: known, common: Marks::default() }));
+    }
+    let beyond = Question { wants: fresh, ..question.clone() };
+    select_beyond(objects, &beyond, &tips, known).await.map(Some)
 }
 
 /// Closures of all repositories, as many as may be held.
