@@ -6,7 +6,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{budget::Pin, limits, log, repo, ring};
+use crate::{
+    access::{WantsRule, gate::FAILURES_DEFAULT},
+    budget::Pin,
+    limits, log, repo, ring,
+};
 
 /// Serves Git repositories over smart HTTP, from mapped packs, one io_uring loop per CPU.
 #[derive(Debug, Parser)]
@@ -24,6 +28,8 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Explain how a request would be answered, and what would make it cheaper; nothing is served.
     Plan(PlanFlags),
+    /// Say who may read which repositories; works while a server runs, which sees a change within a second.
+    Access(AccessFlags),
     /// Look at every repository below a folder: which would gain most from maintenance, which could not be served.
     Check(CheckFlags),
 }
@@ -57,6 +63,169 @@ pub struct CheckFlags {
     /// Folder with the repositories
     #[arg(default_value = ".")]
     pub root: PathBuf,
+}
+
+/// Flags of `access`.
+#[derive(Debug, Parser)]
+pub struct AccessFlags {
+    /// The access database, as `serve --access` names it
+    #[arg(long, global = true, value_name = "FILE")]
+    pub access: Option<PathBuf>,
+
+    /// For programs: JSON instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do
+    #[command(subcommand)]
+    pub verb: AccessVerb,
+}
+
+/// What `access` does.
+#[derive(Debug, Subcommand)]
+pub enum AccessVerb {
+    /// Make a new database. From then on everything is private that is not made public
+    Init,
+    /// People and machines that have tokens
+    #[command(subcommand)]
+    Principal(PrincipalVerb),
+    /// What they send with a request
+    #[command(subcommand)]
+    Token(TokenVerb),
+    /// What they may read
+    #[command(subcommand)]
+    Grant(GrantVerb),
+    /// What everyone may read
+    #[command(subcommand)]
+    Visibility(VisibilityVerb),
+    /// List who may read a repository
+    WhoCan {
+        /// Its path below the served folder
+        repository: String,
+    },
+    /// Say what a token may do with a repository, and why
+    Explain {
+        /// The token; `-` reads it from standard input, where no list of processes shows it; none is nobody
+        #[arg(long, value_name = "TOKEN")]
+        token: Option<String>,
+        /// The path of the repository below the served folder
+        repository: String,
+    },
+}
+
+/// `access principal`
+#[derive(Debug, Subcommand)]
+pub enum PrincipalVerb {
+    /// Add one, without tokens and grants
+    Add {
+        /// Letters, digits and ._@+-
+        name: String,
+    },
+    /// Refuse all its tokens
+    Disable {
+        /// Of the principal
+        name: String,
+    },
+    /// Accept its tokens again
+    Enable {
+        /// Of the principal
+        name: String,
+    },
+    /// List all
+    List,
+}
+
+/// `access token`
+#[derive(Debug, Subcommand)]
+pub enum TokenVerb {
+    /// Make one and print it. It is never shown again
+    Create {
+        /// Whose it is
+        principal: String,
+        /// What it is for: laptop, ci
+        name: String,
+        /// When it ends: a time from now (90d, 12h), a day (2030-01-31) or a moment (2030-01-31T12:00:00Z); else never
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        expires: Option<Moment>,
+        /// Repositories it is good for; repeat for more. Without, all that its principal may read
+        #[arg(long, value_name = "PATTERN")]
+        repo: Vec<String>,
+    },
+    /// Have it refused for good
+    Revoke {
+        /// Whose it is
+        principal: String,
+        /// Its name
+        name: String,
+    },
+    /// List all, without their texts, which nobody knows
+    List,
+}
+
+/// `access grant`
+#[derive(Debug, Subcommand)]
+pub enum GrantVerb {
+    /// Let a principal read repositories; replaces the grant for the same pattern
+    Add {
+        /// Who
+        principal: String,
+        /// Which: team/app, team/* (one level), team/** (all below)
+        pattern: String,
+        /// Only refs that match, such as refs/heads/release/*; repeat for more
+        #[arg(long, value_name = "PATTERN")]
+        refs: Vec<String>,
+    },
+    /// Take a grant back
+    Remove {
+        /// Whose
+        principal: String,
+        /// As it was given
+        pattern: String,
+    },
+    /// List all
+    List,
+}
+
+/// `access visibility`
+#[derive(Debug, Subcommand)]
+pub enum VisibilityVerb {
+    /// Make repositories public or private. Where several rules match, the one that says more decides
+    Set {
+        /// Which
+        pattern: String,
+        /// Whether everyone may read them
+        visibility: Visibility,
+    },
+    /// Take a rule back
+    Remove {
+        /// As it was given
+        pattern: String,
+    },
+    /// Say what holds for repositories without a rule
+    Default {
+        /// Whether everyone may read them
+        visibility: Visibility,
+    },
+    /// List all rules
+    List,
+}
+
+/// Whether everyone may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Visibility {
+    /// Everyone
+    Public,
+    /// Whoever has a grant
+    Private,
+}
+
+/// When something ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Seconds from now.
+    In(u64),
+    /// Seconds since 1970.
+    At(u64),
 }
 
 const EXIT_CODES: &str = "\
@@ -115,6 +284,29 @@ pub struct Serve {
     /// send. Without this the proofs are made again after each start
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+
+    /// The access database (see `packring access`): everything is private then that it does not make public. Without one
+    /// everything below ROOT is public
+    #[arg(long, value_name = "FILE")]
+    pub access: Option<PathBuf>,
+
+    /// What a client may have by id: whatever exists, as stock git's version 2 gives it (as-git), or only what visible refs
+    /// reach (reachable); for some repositories with PATTERN= before it. Repeat for more; the pattern that says most decides.
+    /// Grants limited to refs, namespaces and forks of private pools are always `reachable`
+    #[arg(long, value_name = "[PATTERN=]MODE", value_parser = WantsRule::read)]
+    pub wants: Vec<WantsRule>,
+
+    /// Network of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; repeat for more
+    #[arg(long, value_name = "NETWORK")]
+    pub trusted_proxy: Vec<ipnet::IpNet>,
+
+    /// Tokens that may be refused in a minute from one address; further ones are answered 429
+    #[arg(long, value_name = "N", default_value_t = FAILURES_DEFAULT)]
+    pub max_failures: u32,
+
+    /// Serve repositories that symbolic links below ROOT lead to, wherever they are. Without, links out of ROOT are refused
+    #[arg(long)]
+    pub follow_symlinks: bool,
 
     /// Show namespaces of one repository as repositories of their own, gitnamespaces(7): a request for PREFIX/NAME is
     /// answered from the namespace NAME of REPO, a path below ROOT. For forges that keep all forks in one store
@@ -272,6 +464,21 @@ fn namespaces(text: &str) -> Result<repo::Namespaces, String> {
     }
 }
 
+fn moment(text: &str) -> Result<Moment, String> {
+    let wrong = || "takes a time such as 90d or 12h, a day such as 2030-01-31, or a moment with its zone".to_owned();
+    let seconds = |unit: u64, digits: &str| digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    if let Some(days) = text.strip_suffix('d') {
+        return seconds(86_400, days).map(Moment::In).ok_or_else(wrong);
+    }
+    if let Some(hours) = text.strip_suffix('h') {
+        return seconds(3_600, hours).map(Moment::In).ok_or_else(wrong);
+    }
+    let day = text.parse::<jiff::civil::Date>().ok();
+    let day = day.and_then(|day| jiff::tz::Offset::UTC.to_timestamp(day.at(0, 0, 0, 0)).ok());
+    let moment = text.parse::<jiff::Timestamp>().ok().or(day);
+    moment.and_then(|moment| u64::try_from(moment.as_second()).ok()).map(Moment::At).ok_or_else(wrong)
+}
+
 fn window(text: &str) -> Result<usize, String> {
     let window = size(text)?;
     let (min, max) = (limits::WINDOW_MIN, limits::WINDOW_MAX);
@@ -326,6 +533,10 @@ mod tests {
         for flag in command.get_subcommands().flat_map(clap::Command::get_arguments) {
             assert!(flag.get_help().is_some_and(|help| help.to_string().len() > 10), "{}", flag.get_id());
         }
+        let verbs: Vec<_> = command.get_subcommands().flat_map(clap::Command::get_subcommands).collect();
+        for verb in verbs.iter().copied().chain(verbs.iter().flat_map(|verb| verb.get_subcommands())) {
+            assert!(verb.get_about().is_some_and(|text| text.to_string().len() > 7), "{}", verb.get_name());
+        }
     }
 
     #[test]
@@ -343,6 +554,17 @@ mod tests {
         let all = [millis("5"), millis("1500ms"), millis("2m"), millis("1h")];
         assert_eq!(all, [5_000, 1_500, 120_000, 3_600_000]);
         assert!(["", "s", "5d", "-1s"].iter().all(|text| time(text).is_err()));
+    }
+
+    #[test]
+    fn ends_of_tokens_are_read_as_spans_days_and_moments() {
+        assert_eq!((moment("90d"), moment("12h")), (Ok(Moment::In(90 * 86_400)), Ok(Moment::In(12 * 3600))));
+        assert_eq!(moment("2001-09-09"), Ok(Moment::At(999_993_600)));
+        assert_eq!(moment("2001-09-09T01:46:40Z"), Ok(Moment::At(1_000_000_000)));
+        assert_eq!(moment("2001-09-09T03:46:40+02:00"), Ok(Moment::At(1_000_000_000)));
+        for text in ["", "d", "soon", "-1d", "2001-13-01", "1960-01-01", "99999999999999999999d"] {
+            assert!(moment(text).is_err(), "{text}");
+        }
     }
 
     #[test]

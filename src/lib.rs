@@ -1,6 +1,6 @@
 //! packring serves Git repositories over smart HTTP: mapped packs on one side, an io_uring loop per CPU on the other.
 //!
-//! This file is the map. Arrows go one way: `main -> serve -> {ring, conn}`, `conn -> {http, proto, pack, repo}`,
+//! This file is the map. Arrows go one way: `main -> serve -> {ring, conn}`, `conn -> {access, http, proto, pack, repo}`,
 //! `repo -> pack`; everything may use [`oid`] and [`limits`]. `docs/architecture.md` draws it, `tests/tidy.rs` holds it.
 //!
 //! | room | what becomes what |
@@ -8,11 +8,14 @@
 //! | [`http`] | bytes in any split become request heads and bodies; response heads and chunks |
 //! | [`proto`] | pkt-lines become wants and haves; answers become sections |
 //! | [`pack`] | mapped bytes become a selection, then a plan |
+//! | [`access`] | a token and a name become a verdict |
 //! | [`repo`] | a path becomes a snapshot: refs, configuration, packs |
 //! | [`conn`] | one visit as a state machine: bytes in, frames out |
 //! | [`ring`] | frames become write SQEs |
 //! | [`serve`] | one visit per connection, one loop per CPU of the budget |
 
+pub mod access;
+pub mod accounts;
 pub mod budget;
 pub mod conn;
 pub mod explain;

@@ -87,6 +87,9 @@ pub const OBJECT_FOLDERS_MAX: usize = 1000;
 /// Snapshots of repositories that are remembered. An idle one holds its refs (about 100 bytes each) and its mappings.
 pub const SNAPSHOTS_MAX: usize = 10_000;
 
+/// Snapshots narrowed for principals who may see only some refs. Each holds a list of refs of its own.
+pub const NARROWED_MAX: usize = 256;
+
 /// Mappings held by remembered snapshots: half of what `vm.max_map_count` allows by default (65 530).
 pub const MAPPINGS_MAX: usize = 32_000;
 

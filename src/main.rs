@@ -12,6 +12,8 @@ use std::{
 
 use clap::Parser;
 use packring::{
+    access::{Gate, watch::Watch},
+    accounts,
     budget::{Budget, Placement},
     conn::Rules,
     explain::{self, Asked},
@@ -28,6 +30,9 @@ fn main() -> ExitCode {
         Command::Serve(flags) => flags,
         Command::Plan(flags) => return explained(plan(&flags)),
         Command::Check(flags) => return explained(check(&flags)),
+        Command::Access(flags) => {
+            return explained(accounts::run(&flags).map(|text| (text, true)).map_err(Into::into));
+        }
     };
     if let Err(error) = log::start(flags.log_format.into(), flags.verbose, flags.quiet) {
         eprintln!("{error}");
@@ -89,6 +94,12 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
     }
     let catalogue = Arc::new(open_catalogue(flags)?);
     let rules = rules(flags);
+    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let watch = flags
+        .access
+        .as_deref()
+        .map(|path| Watch::start(path, Arc::clone(&rules.gate)).map_err(|fault| named(path, &fault)));
+    let watch = watch.transpose()?;
     let budget = Budget::of_this_process();
     let placement = budget.place(flags.loops.0, flags.pin);
     let listen = |address: &SocketAddr| {
@@ -99,7 +110,7 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
     let addresses: Vec<SocketAddr> = listeners.iter().map(Listener::address).collect();
     let stop = Stop::new()?;
     stop.on_signals()?;
-    announce(&catalogue, &addresses, chosen.backend, &placement, &budget)?;
+    announce(&catalogue, &addresses, chosen.backend, &placement, &budget, &rules.gate)?;
     let options = Options {
         tuning,
         loops: NonZeroUsize::new(placement.loops).unwrap_or(NonZeroUsize::MIN),
@@ -109,7 +120,7 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
         visits_max: NonZeroUsize::new(flags.max_connections).unwrap_or(NonZeroUsize::MIN),
         ..Options::new(chosen.backend, listeners)
     };
-    Ok(ring::run(options, &stop, |number| {
+    let ended = ring::run(options, &stop, |number| {
         if number == 0 {
             let (catalogue, shelf) = (Arc::clone(&catalogue), Arc::clone(&rules.shelf));
             tokio::task::spawn_local(serve::idle::sweep_for_ever(Arc::clone(&catalogue), Arc::clone(&shelf)));
@@ -118,7 +129,10 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
         }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));
         move |socket, peer| serve::serve(socket, peer, Rc::clone(&rules), Arc::clone(&catalogue))
-    })?)
+    })?;
+    // Writes down what was used last.
+    drop(watch);
+    Ok(ended)
 }
 
 fn open_catalogue(flags: &Serve) -> io::Result<Catalogue> {
@@ -139,6 +153,7 @@ fn open_catalogue(flags: &Serve) -> io::Result<Catalogue> {
         server_config,
         namespaces: flags.namespaces.clone(),
         state: flags.state.clone(),
+        follow_links: flags.follow_symlinks,
     };
     Catalogue::open(options).map_err(|error| named(&flags.root, &error))
 }
@@ -151,6 +166,7 @@ fn rules(flags: &Serve) -> Rules {
         head_timeout: flags.head_timeout,
         body_timeout: flags.body_timeout,
         session_id: format!("packring-{}-{}", since.as_secs(), std::process::id()),
+        gate: Arc::new(Gate::new(flags.trusted_proxy.clone(), flags.wants.clone(), flags.max_failures)),
         shelf: Arc::new(Shelf::new(flags.memory / 4 * 3)),
         closures: Arc::new(Closures::new(flags.memory / 4)),
         ..Rules::default()
@@ -164,12 +180,17 @@ fn announce(
     backend: Backend,
     placement: &Placement,
     budget: &Budget,
+    gate: &Gate,
 ) -> io::Result<()> {
     let listed: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
     let pinning =
         if placement.cpus.is_empty() { "not pinned".to_owned() } else { format!("on CPUs {:?}", placement.cpus) };
+    let seen = match gate.directory() {
+        Some(_) => "what the access database does not make public is private",
+        None => "everything below that folder is public",
+    };
     tracing::info!(
-        "serving {} at {} by {backend}: {} loops, {pinning} (budget: {budget}); everything below that folder is public",
+        "serving {} at {} by {backend}: {} loops, {pinning} (budget: {budget}); {seen}",
         catalogue.root().display(),
         listed.join(", "),
         placement.loops,

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::fault::Fault;
+use super::{call::Call, fault::Fault, packing};
 use crate::{
     oid::{ObjectId, from_hex},
     pack::{
         ObjectType, Objects, Omit, Pace, Question, Sparse,
+        closure::Closures,
         depth::{self, Boundary, Cut},
         reach::{self, Haves},
         tree::TreeEntries,
@@ -30,6 +31,8 @@ pub struct Work {
     pub objects: Objects,
     /// The pace of all work on them.
     pub pace: Pace,
+    /// Set where only what visible refs reach may be had: what earlier walks found, to tell what that is.
+    pub strict: Option<Arc<Closures>>,
 }
 
 impl Work {
@@ -40,7 +43,13 @@ impl Work {
         if let Some(graph) = &snapshot.graph {
             objects = objects.with_graph(Arc::clone(graph));
         }
-        Self { snapshot, objects, pace }
+        Self { snapshot, objects, pace, strict: None }
+    }
+
+    /// The same, as the door settled it for this call.
+    pub fn of(call: &Call<'_>, snapshot: Arc<Snapshot>) -> Self {
+        let strict = call.pass.reachable.then(|| Arc::clone(&call.rules.closures));
+        Self { strict, ..Self::new(snapshot) }
     }
 }
 
@@ -66,7 +75,12 @@ pub async fn wants(work: &mut Work, fetch: &Fetch, door: Door) -> Result<Vec<u32
         positions.push(position);
         work.pace.work(COST_OF_LOCATING).await;
     }
-    if door != Door::Any {
+    if work.strict.is_some() {
+        let lost = lost(work, &positions).await?;
+        if let Some(lost) = positions.iter().find(|position| lost.contains(position)) {
+            return Err(Fault::NotOurRef(work.objects.id(*lost)?));
+        }
+    } else if door != Door::Any {
         let shown: FxHashSet<ObjectId> =
             work.snapshot.refs.iter().filter(|r| is_tip(r.hidden, door)).map(|r| r.id).collect();
         let head = work.snapshot.refs.head().id();
@@ -88,6 +102,38 @@ pub async fn wants(work: &mut Work, fetch: &Fetch, door: Door) -> Result<Vec<u32
         positions.push(work.objects.demand(&id).await?);
     }
     Ok(positions)
+}
+
+/// Those of `positions` that no visible ref reaches: neither as a commit, nor as a tag, tree or blob of one.
+///
+/// # Errors
+/// The store is damaged.
+pub async fn lost(work: &mut Work, positions: &[u32]) -> Result<FxHashSet<u32>, Fault> {
+    let snapshot = Arc::clone(&work.snapshot);
+    let visible = snapshot.refs.iter().filter(|found| !found.hidden).map(|found| found.id);
+    let shown: FxHashSet<ObjectId> = visible.chain(snapshot.refs.head().id()).collect();
+    let (mut commits, mut others) = (Vec::new(), Vec::new());
+    for position in positions {
+        if !shown.contains(&work.objects.id(*position)?) {
+            let is_commit = work.objects.type_of(*position)? == ObjectType::Commit;
+            if is_commit { &mut commits } else { &mut others }.push(*position);
+        }
+    }
+    if commits.is_empty() && others.is_empty() {
+        return Ok(FxHashSet::default());
+    }
+    let tips = tips(work, |hidden| !hidden).await?;
+    let mut lost: FxHashSet<u32> = FxHashSet::default();
+    if !commits.is_empty() {
+        lost.extend(reach::unreachable(&mut work.objects, &commits, &tips).await?);
+    }
+    if !others.is_empty() {
+        let closures = work.strict.clone().unwrap_or_else(|| Arc::new(Closures::new(0)));
+        let question = Question { wants: tips, ..Question::default() };
+        let (whole, _) = packing::choose(&mut work.objects, &question, &closures).await?;
+        lost.extend(others.into_iter().filter(|position| !whole.chosen.contains(*position)));
+    }
+    Ok(lost)
 }
 
 fn is_tip(hidden: bool, door: Door) -> bool {
@@ -133,6 +179,20 @@ pub async fn tips(work: &mut Work, shown: impl Fn(bool) -> bool) -> Result<Vec<u
 /// The store is damaged.
 pub async fn haves(work: &mut Work, ids: impl Iterator<Item = ObjectId>) -> Result<Haves, Fault> {
     let mut haves = Haves::default();
+    if work.strict.is_some() {
+        // What only hidden refs reach is not here, as far as this client is told.
+        let mut positions = Vec::new();
+        for id in ids {
+            positions.push(work.objects.locate(&id).await?);
+            work.pace.work(COST_OF_LOCATING).await;
+        }
+        let found: Vec<u32> = positions.iter().copied().flatten().collect();
+        let lost = lost(work, &found).await?;
+        for position in positions {
+            haves.push(&mut work.objects, position.filter(|position| !lost.contains(position))).await?;
+        }
+        return Ok(haves);
+    }
     for id in ids {
         let position = work.objects.locate(&id).await?;
         haves.push(&mut work.objects, position).await?;
@@ -173,8 +233,13 @@ pub async fn named(work: &mut Work, fetch: &Fetch) -> Result<Named, Fault> {
         }
         named.shallow.push(position);
     }
+    if work.strict.is_some() {
+        // Else the parents of a hidden commit would be had by saying that one has it cut.
+        let lost = lost(work, &named.shallow).await?;
+        named.shallow.retain(|position| !lost.contains(position));
+    }
     for name in &fetch.not {
-        let id = short_ref(&work.snapshot, name).ok_or_else(|| Fault::AmbiguousRef(name.clone()))?;
+        let id = short_ref(work, name).ok_or_else(|| Fault::AmbiguousRef(name.clone()))?;
         named.not.push(work.objects.demand(&id).await?);
     }
     Ok(named)
@@ -223,7 +288,7 @@ async fn asked_cut(work: &mut Work, fetch: &Fetch, not: Vec<u32>) -> Result<Opti
 }
 
 /// The one ref that a short name stands for; none when it stands for none or for several. gitrevisions(7), "refname".
-fn short_ref(snapshot: &Snapshot, name: &[u8]) -> Option<ObjectId> {
+fn short_ref(work: &Work, name: &[u8]) -> Option<ObjectId> {
     const FORMS: [(&[u8], &[u8]); 6] = [
         (b"", b""),
         (b"refs/", b""),
@@ -234,7 +299,11 @@ fn short_ref(snapshot: &Snapshot, name: &[u8]) -> Option<ObjectId> {
     ];
     let mut found = FORMS.iter().filter_map(|(before, after)| {
         let name = [before, name, after].concat();
-        if name == b"HEAD" { snapshot.refs.head().id() } else { snapshot.refs.find(&name).map(|found| found.id) }
+        if name == b"HEAD" {
+            return work.snapshot.refs.head().id();
+        }
+        let found = work.snapshot.refs.find(&name).filter(|found| !found.hidden || work.strict.is_none());
+        found.map(|found| found.id)
     });
     let first = found.next()?;
     found.next().is_none().then_some(first)
@@ -293,6 +362,8 @@ async fn sparse_of(work: &mut Work, fetch: &Fetch) -> Result<Option<Sparse>, Fau
     let Some(name) = named else { return Ok(None) };
     let unreadable = || Fault::NoSparseBlob(name.clone());
     let position = match from_hex(work.snapshot.kind, name) {
+        // The paths a hidden blob lists would show in what is left out.
+        Some(_) if work.strict.is_some() => None,
         Some(id) => work.objects.locate(&id).await?,
         None => blob_at(work, name).await?,
     };
@@ -307,7 +378,8 @@ async fn sparse_of(work: &mut Work, fetch: &Fetch) -> Result<Option<Sparse>, Fau
 async fn blob_at(work: &mut Work, name: &[u8]) -> Result<Option<u32>, Fault> {
     let Some(at) = memchr::memchr(b':', name) else { return Ok(None) };
     let (revision, path) = (name.get(..at).unwrap_or_default(), name.get(at + 1..).unwrap_or_default());
-    let id = from_hex(work.snapshot.kind, revision).or_else(|| short_ref(&work.snapshot, revision));
+    let by_id = from_hex(work.snapshot.kind, revision).filter(|_| work.strict.is_none());
+    let id = by_id.or_else(|| short_ref(work, revision));
     let Some(id) = id else { return Ok(None) };
     let Some(tip) = work.objects.locate(&id).await? else { return Ok(None) };
     let mut position = work.objects.peel(tip).await?;

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     cutter::{Cutter, Framing},
     desk::{Desk, Torn},
+    door::{self, Pass, Turned},
     fetch, files,
     frame::Frame,
     record::Record,
@@ -17,6 +18,7 @@ use super::{
     rules::Rules,
 };
 use crate::{
+    access::Source,
     http::{BodyLength, Cache, Head, Method, Response, Status, Version},
     pack::{Pack, Plan},
     proto::pkt::Sideband,
@@ -39,30 +41,47 @@ pub struct Call<'a> {
     pub keep: bool,
     /// When the request had been read.
     pub started: Duration,
+    /// What the door said.
+    pub pass: Pass,
 }
 
 impl<'a> Call<'a> {
     /// A request to be answered.
-    pub fn new(desk: &'a Desk, rules: &'a Rules, head: Head, body: Vec<u8>) -> Self {
+    pub fn new(desk: &'a Desk, rules: &'a Rules, peer: Source, head: Head, body: Vec<u8>) -> Self {
         let keep = head.keep_alive;
-        Self { desk, rules, head, body, record: Record::default(), keep, started: desk.now() }
+        let source = rules.gate.source(peer, &head.forwarded_for);
+        let record = Record { source: Some(source), ..Record::default() };
+        Self { desk, rules, head, body, record, keep, started: desk.now(), pass: Pass::default() }
     }
 
     /// Asks for the repository at `path`, or answers why there is none.
     pub async fn repository(&mut self, path: &[u8]) -> Option<Arc<Snapshot>> {
         self.record.path = path.to_vec();
-        let (status, text) = match self.desk.snapshot(path, false).await {
+        let absent = match door::admit(self, path, false).await {
             Ok(snapshot) => return Some(snapshot),
-            Err(Absent::NotFound | Absent::NotExported) => (Status::NOT_FOUND, "no such repository"),
-            Err(Absent::Disabled) => (Status::FORBIDDEN, "fetching is switched off for this repository"),
-            Err(Absent::Unsupported(why)) => {
+            Err(Turned::Unknown) => {
+                self.refuse_with(Status::UNAUTHORIZED, door::CHALLENGE_TEXT, &[door::CHALLENGE]).await;
+                return None;
+            }
+            Err(Turned::TooOften { wait }) => {
+                let text = "too many failed attempts from your address";
+                let seconds = wait.to_string();
+                self.refuse_with(Status::TOO_MANY_REQUESTS, text, &[("Retry-After", &seconds)]).await;
+                return None;
+            }
+            Err(Turned::Absent(absent)) => absent,
+        };
+        let (status, text) = match absent {
+            Absent::NotFound | Absent::NotExported => (Status::NOT_FOUND, "no such repository"),
+            Absent::Disabled => (Status::FORBIDDEN, "fetching is switched off for this repository"),
+            Absent::Unsupported(why) => {
                 self.record.fault = Some(why);
                 (
                     Status::NOT_IMPLEMENTED,
                     "this repository needs something this server does not know; its log says what",
                 )
             }
-            Err(Absent::Broken(why)) => {
+            Absent::Broken(why) => {
                 self.record.fault = Some(why);
                 (Status::INTERNAL_SERVER_ERROR, "this repository cannot be read; the log of the server says why")
             }

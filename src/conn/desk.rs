@@ -17,6 +17,7 @@ use std::{
 
 use super::{frame::Frame, record::Record};
 use crate::{
+    access::RefLimit,
     oid::ObjectId,
     pack::{Ask, Loose, Pace},
     repo::{Absent, LooseStream, Snapshot},
@@ -53,6 +54,13 @@ pub enum Need {
         path: Vec<u8>,
         /// What is remembered of it was found wanting.
         fresh: bool,
+    },
+    /// A snapshot that shows only some refs.
+    Narrowed {
+        /// Of which repository.
+        snapshot: Arc<Snapshot>,
+        /// Which refs.
+        limit: Arc<RefLimit>,
     },
     /// A loose object.
     Loose {
@@ -212,6 +220,17 @@ impl Desk {
     /// There is no such repository, or none that can be served.
     pub async fn snapshot(&self, path: &[u8], fresh: bool) -> Result<Arc<Snapshot>, Absent> {
         match self.step(Step::Need(Need::Snapshot { path: path.to_vec(), fresh })).await {
+            Outcome::Snapshot(answer) => answer,
+            _ => Err(Absent::NotFound),
+        }
+    }
+
+    /// Asks for a snapshot that shows only some refs.
+    ///
+    /// # Errors
+    /// None was made.
+    pub async fn narrowed(&self, snapshot: Arc<Snapshot>, limit: Arc<RefLimit>) -> Result<Arc<Snapshot>, Absent> {
+        match self.step(Step::Need(Need::Narrowed { snapshot, limit })).await {
             Outcome::Snapshot(answer) => answer,
             _ => Err(Absent::NotFound),
         }

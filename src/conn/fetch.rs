@@ -11,6 +11,7 @@ use super::{
     agree::{self, Door, Shallows, Work},
     call::{Call, protocol_version},
     cutter::Cutter,
+    door,
     fault::Fault,
     offers::offers,
     old,
@@ -38,7 +39,7 @@ pub async fn answer(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
         return;
     }
     let body = std::mem::take(&mut call.body);
-    match request::parse(&body, &offers(&snapshot, call.rules)) {
+    match request::parse(&body, &offers(&snapshot, call)) {
         Err(violation) => refuse(call, &violation.into()).await,
         Ok(None) => call.result(b"").await,
         Ok(Some(Command::LsRefs(asked))) => refs::list(call, snapshot, &asked).await,
@@ -76,7 +77,7 @@ pub fn note(call: &mut Call<'_>, fault: &Fault) {
 
 async fn fetch(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: Fetch) {
     call.record.command = "fetch";
-    let mut work = Work::new(snapshot);
+    let mut work = Work::of(call, snapshot);
     let mut agreed = agree_on(call, &mut work, &asked).await;
     if agreed.as_ref().is_err_and(Fault::may_be_stale) && refresh(call, &mut work).await {
         agreed = agree_on(call, &mut work, &asked).await;
@@ -103,9 +104,9 @@ struct Agreed {
 /// Takes a fresh look at the repository; false when that tells nothing new.
 pub async fn refresh(call: &mut Call<'_>, work: &mut Work) -> bool {
     let path = call.record.path.clone();
-    match call.desk.snapshot(&path, true).await {
+    match door::admit(call, &path, true).await {
         Ok(snapshot) if !Arc::ptr_eq(&snapshot, &work.snapshot) => {
-            *work = Work::new(snapshot);
+            *work = Work::of(call, snapshot);
             true
         }
         _ => false,

@@ -21,7 +21,9 @@ use crate::{
 pub async fn answer(call: &mut Call<'_>, repository: &[u8], file: &[u8]) {
     call.record.command = "file";
     let Some(snapshot) = call.repository(repository).await else { return };
-    if !snapshot.settings.getanyfile {
+    // Files know nothing of who may see which ref.
+    let is_whole = call.pass.public && !call.pass.reachable && snapshot.settings.hidden.is_empty();
+    if !snapshot.settings.getanyfile || !is_whole {
         call.refuse(Status::FORBIDDEN, "this server speaks smart HTTP only; use git 1.6.6 or newer").await;
         return;
     }
@@ -67,7 +69,7 @@ fn kind_of(file: &[u8]) -> (&'static str, Cache) {
 
 /// `info/refs` as `git update-server-info` would write it.
 async fn info_refs(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
-    let mut work = Work::new(Arc::clone(&snapshot));
+    let mut work = Work::of(call, Arc::clone(&snapshot));
     let pace = work.pace.clone();
     let vetted = call.desk.finish(&pace, &snapshot, vet::vetted(&mut work)).await;
     let Ok(vetted) = vetted else {

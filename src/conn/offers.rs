@@ -2,14 +2,15 @@
 //!
 //! Read first: `tests/differential.rs`.
 
-use super::rules::Rules;
+use super::call::Call;
 use crate::{
     proto::{self, Offers},
     repo::{self, Snapshot},
 };
 
-/// The offers of one repository.
-pub fn offers(snapshot: &Snapshot, rules: &Rules) -> Offers {
+/// The offers of one repository to one caller.
+pub fn offers(snapshot: &Snapshot, call: &Call<'_>) -> Offers {
+    let rules = call.rules;
     let settings = &snapshot.settings;
     Offers {
         kind: snapshot.kind,
@@ -25,7 +26,8 @@ pub fn offers(snapshot: &Snapshot, rules: &Rules) -> Offers {
         packfile_uris: !settings.blob_packfile_uris.is_empty(),
         object_info: settings.object_info,
         bundle_uri: settings.advertise_bundle_uris,
-        allow_tip: settings.allow_tip || settings.allow_any,
+        // A hidden tip is nothing that visible refs reach.
+        allow_tip: (settings.allow_tip || settings.allow_any) && !call.pass.reachable,
         allow_reachable: settings.allow_reachable || settings.allow_any,
         session_id: settings.advertise_sid.then(|| rules.session_id.clone()),
         filters: proto::FilterPolicy {

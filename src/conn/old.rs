@@ -29,13 +29,13 @@ use crate::{
 pub async fn answer(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
     call.record.command = "fetch-v0";
     let body = std::mem::take(&mut call.body);
-    let asked = match old::parse(&body, &offers(&snapshot, call.rules)) {
+    let asked = match old::parse(&body, &offers(&snapshot, call)) {
         Ok(Some(asked)) => asked,
         Ok(None) => return call.result(b"").await,
         Err(violation) => return refuse(call, &violation.into()).await,
     };
     drop(body);
-    let mut work = Work::new(snapshot);
+    let mut work = Work::of(call, snapshot);
     let mut agreed = agree_on(call, &mut work, &asked).await;
     if agreed.as_ref().is_err_and(Fault::may_be_stale) && refresh(call, &mut work).await {
         agreed = agree_on(call, &mut work, &asked).await;

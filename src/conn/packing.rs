@@ -167,7 +167,10 @@ fn key_of(work: &Work, question: &Question, fetch: &Fetch) -> PlanKey {
 }
 
 /// Selects by the best way there is.
-async fn choose(
+///
+/// # Errors
+/// The store is damaged.
+pub async fn choose(
     objects: &mut Objects,
     question: &Question,
     closures: &Closures,

@@ -4,13 +4,22 @@
 
 use std::time::Duration;
 
-use crate::pack::plan::Counts;
+use crate::{
+    access::{Caller, Source, directory::Refused},
+    pack::plan::Counts,
+};
 
 /// One request and its outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The path of the repository as the request named it; empty when it named none.
     pub path: Vec<u8>,
+    /// Where the request came from, as far as proxies are believed.
+    pub source: Option<Source>,
+    /// Who asked, and by which of their tokens.
+    pub caller: Option<Caller>,
+    /// Why their token did not hold.
+    pub fault_of_token: Option<Refused>,
     /// What was asked: `fetch`, `ls-refs`, `advertise`, ...
     pub command: &'static str,
     /// HTTP status of the answer.

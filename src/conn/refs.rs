@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::{
-    agree::Work,
+    agree::{self, Work},
     call::{Call, protocol_version},
     fault::Fault,
     fetch::refuse,
@@ -30,12 +32,12 @@ use crate::{
 
 /// Answers `GET info/refs?service=git-upload-pack`.
 pub async fn advertise(call: &mut Call<'_>, snapshot: Arc<Snapshot>) {
-    let offers = offers(&snapshot, call.rules);
+    let offers = offers(&snapshot, call);
     let mut text = Vec::new();
     match protocol_version(call.head.git_protocol.as_deref()) {
         2 => offer::push_v2(&mut text, &offers),
         version => {
-            let mut work = Work::new(Arc::clone(&snapshot));
+            let mut work = Work::of(call, Arc::clone(&snapshot));
             let vetted = match look(call, &mut work).await {
                 Ok(vetted) => vetted,
                 Err(fault) => return broken(call, &fault).await,
@@ -96,7 +98,7 @@ async fn broken(call: &mut Call<'_>, fault: &Fault) {
 /// Answers `ls-refs`.
 pub async fn list(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: &LsRefs) {
     call.record.command = "ls-refs";
-    let mut work = Work::new(Arc::clone(&snapshot));
+    let mut work = Work::of(call, Arc::clone(&snapshot));
     let vetted = match look(call, &mut work).await {
         Ok(vetted) => vetted,
         Err(fault) => return refuse(call, &fault).await,
@@ -150,7 +152,7 @@ fn is_asked_for(prefixes: &[Vec<u8>], name: &[u8]) -> bool {
 /// Answers `object-info`.
 pub async fn object_info(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: &ObjectInfo) {
     call.record.command = "object-info";
-    let mut work = Work::new(Arc::clone(&snapshot));
+    let mut work = Work::of(call, Arc::clone(&snapshot));
     let pace = work.pace.clone();
     let sizes = call.desk.finish(&pace, &snapshot, sizes(&mut work, &asked.ids)).await;
     match sizes {
@@ -164,14 +166,17 @@ pub async fn object_info(call: &mut Call<'_>, snapshot: Arc<Snapshot>, asked: &O
 }
 
 async fn sizes(work: &mut Work, ids: &[ObjectId]) -> Result<Vec<Option<u64>>, Fault> {
-    let mut sizes = Vec::with_capacity(ids.len());
+    let mut positions = Vec::with_capacity(ids.len());
     for id in ids {
-        let size = match work.objects.locate(id).await? {
-            Some(position) => Some(work.objects.size(position)?),
-            None => None,
-        };
-        sizes.push(size);
+        positions.push(work.objects.locate(id).await?);
         work.pace.work(COST_OF_SIZE).await;
+    }
+    let found: Vec<u32> = positions.iter().copied().flatten().collect();
+    let lost = if work.strict.is_some() { agree::lost(work, &found).await? } else { FxHashSet::default() };
+    let mut sizes = Vec::with_capacity(ids.len());
+    for position in positions {
+        let position = position.filter(|position| !lost.contains(position));
+        sizes.push(position.map(|position| work.objects.size(position)).transpose()?);
     }
     Ok(sizes)
 }

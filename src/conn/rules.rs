@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    access::Gate,
     limits,
     pack::{closure::Closures, shelf::Shelf},
 };
@@ -22,6 +23,8 @@ pub struct Rules {
     pub agent: String,
     /// Names this run of the server in traces (`transfer.advertiseSID`).
     pub session_id: String,
+    /// Who may read what.
+    pub gate: Arc<Gate>,
     /// Plans of all loops.
     pub shelf: Arc<Shelf>,
     /// What walks of all loops found.
@@ -37,6 +40,7 @@ impl Default for Rules {
             body_timeout: Duration::from_mins(2),
             agent: concat!("packring/", env!("CARGO_PKG_VERSION")).to_owned(),
             session_id: "packring".to_owned(),
+            gate: Arc::default(),
             shelf: Arc::new(Shelf::new(64 * 1024 * 1024)),
             closures: Arc::new(Closures::new(16 * 1024 * 1024)),
         }

@@ -8,6 +8,9 @@ use crate::repo::{
     catalogue::tests::{commit, git},
 };
 
+/// Where visits come from.
+const HERE: crate::access::Source = crate::access::Source::V4(std::net::Ipv4Addr::LOCALHOST);
+
 /// What became of a visit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Visited {
@@ -20,7 +23,7 @@ struct Visited {
 
 /// Drives a visit: each read gets the next part, then the end (or a deadline when `silent` is set).
 fn visit_with(catalogue: &Catalogue, parts: &[&[u8]], window: usize, silent: bool) -> Visited {
-    let mut counter = visit(Rc::new(Rules { window, ..Rules::default() }));
+    let mut counter = visit(Rc::new(Rules { window, ..Rules::default() }), HERE);
     let (mut parts, mut now, mut visited) = (parts.iter(), Duration::ZERO, Visited::default());
     for _ in 0..100_000 {
         now += Duration::from_micros(10);
@@ -200,7 +203,7 @@ fn a_quiet_selection_gives_signs_of_life() {
     let catalogue = catalogue(folder.path());
     let request = fetch(id.trim());
     // Of each slice the driver says that a second went by.
-    let mut counter = visit(Rc::new(Rules::default()));
+    let mut counter = visit(Rc::new(Rules::default()), HERE);
     let (mut now, mut sent_at, mut longest, mut alive, mut slices) =
         (Duration::ZERO, Duration::ZERO, Duration::ZERO, 0, 0);
     let mut asked = false;

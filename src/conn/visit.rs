@@ -12,18 +12,21 @@ use super::{
     frame::Frame,
     rules::Rules,
 };
-use crate::http::{self, BodyReader, Head, HeadReader, Status};
+use crate::{
+    access::Source,
+    http::{self, BodyReader, Head, HeadReader, Status},
+};
 
-/// Sets a visit up.
-pub fn visit(rules: Rc<Rules>) -> Counter {
-    Counter::new(|desk| converse(desk, rules))
+/// Sets a visit up; `peer` is who connected.
+pub fn visit(rules: Rc<Rules>, peer: Source) -> Counter {
+    Counter::new(move |desk| converse(desk, rules, peer))
 }
 
-async fn converse(desk: Rc<Desk>, rules: Rc<Rules>) {
+async fn converse(desk: Rc<Desk>, rules: Rc<Rules>, peer: Source) {
     loop {
         match read_request(&desk, &rules).await {
             Ok((head, body)) => {
-                let call = Call::new(&desk, &rules, head, body);
+                let call = Call::new(&desk, &rules, peer, head, body);
                 if !call::answer(call).await {
                     return;
                 }

@@ -70,8 +70,10 @@ pub struct Head {
     pub user_agent: Option<Vec<u8>>,
     /// `Range`
     pub range: Option<Vec<u8>>,
-    /// `Authorization`
+    /// `Authorization`; empty, and so no credential of any kind, where it was sent twice.
     pub authorization: Option<Vec<u8>>,
+    /// All `X-Forwarded-For` fields, joined by commas.
+    pub forwarded_for: Vec<u8>,
 }
 
 /// Why bytes are no request head.
@@ -244,7 +246,8 @@ fn parse(bytes: &[u8]) -> Result<Head, HeadError> {
         host: host.map(<[u8]>::to_vec),
         user_agent: owned("user-agent"),
         range: owned("range"),
-        authorization: owned("authorization"),
+        authorization: fields.only("authorization").unwrap_or(Some(b"")).map(<[u8]>::to_vec),
+        forwarded_for: fields.all("x-forwarded-for").collect::<Vec<_>>().join(&b","[..]),
     })
 }
 

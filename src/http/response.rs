@@ -18,6 +18,8 @@ impl Status {
     pub const PARTIAL_CONTENT: Self = Self(206);
     /// 400
     pub const BAD_REQUEST: Self = Self(400);
+    /// 401
+    pub const UNAUTHORIZED: Self = Self(401);
     /// 403
     pub const FORBIDDEN: Self = Self(403);
     /// 404
@@ -36,6 +38,8 @@ impl Status {
     pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     /// 417
     pub const EXPECTATION_FAILED: Self = Self(417);
+    /// 429
+    pub const TOO_MANY_REQUESTS: Self = Self(429);
     /// 431
     pub const HEAD_TOO_LARGE: Self = Self(431);
     /// 500
@@ -53,6 +57,7 @@ impl Status {
             200 => "OK",
             206 => "Partial Content",
             400 => "Bad Request",
+            401 => "Unauthorized",
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
@@ -62,6 +67,7 @@ impl Status {
             415 => "Unsupported Media Type",
             416 => "Range Not Satisfiable",
             417 => "Expectation Failed",
+            429 => "Too Many Requests",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",
             501 => "Not Implemented",

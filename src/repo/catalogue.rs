@@ -47,6 +47,8 @@ pub struct CatalogueOptions {
     pub server_config: Option<Vec<u8>>,
     /// Paths below which each name is a namespace of one repository.
     pub namespaces: Vec<Namespaces>,
+    /// Whether symbolic links may lead out of ROOT.
+    pub follow_links: bool,
     /// Folder in which proofs about packs are kept.
     pub state: Option<PathBuf>,
 }
@@ -78,6 +80,8 @@ struct Known {
     snapshots: HashMap<PathBuf, (Arc<Snapshot>, u64)>,
     /// Namespaces by path, each with the number of the snapshot it is a part of.
     namespaces: HashMap<Vec<u8>, (u64, Arc<Snapshot>)>,
+    /// What those may see who may not see all refs, by the number of the snapshot and the key of the limit.
+    narrowed: HashMap<(u64, String), Arc<Snapshot>>,
     uses: u64,
 }
 
@@ -136,7 +140,8 @@ impl Catalogue {
             return admit(snapshot);
         }
         let shown = String::from_utf8_lossy(name);
-        let snapshot = Arc::new(Snapshot::read(&shown, &layout, &self.options, &self.packs)?);
+        let place_of = |folder: &Path| self.place_below(folder);
+        let snapshot = Arc::new(Snapshot::read(&shown, &layout, &self.options, &self.packs, place_of)?);
         self.lock().remember(name, place, &snapshot);
         admit(snapshot)
     }
@@ -166,6 +171,29 @@ impl Catalogue {
         }
         known.namespaces.insert(name.to_vec(), (whole.number, Arc::clone(&shown)));
         Ok(shown)
+    }
+
+    /// The path of a folder below ROOT, links followed; the name of ROOT for ROOT itself.
+    fn place_below(&self, folder: &Path) -> Option<Vec<u8>> {
+        let real = folder.canonicalize().ok()?;
+        let below = real.strip_prefix(&self.root).ok()?.as_os_str().as_bytes();
+        Some(if matches!(below, b"" | b".git") { self.root_name.clone() } else { below.to_vec() })
+    }
+
+    /// A snapshot for someone who may see only the refs that `shows` says yes to; `key` is the same for the same answers.
+    pub fn narrowed(&self, snapshot: &Arc<Snapshot>, key: &str, shows: impl Fn(&[u8]) -> bool) -> Arc<Snapshot> {
+        let name = (snapshot.number, key.to_owned());
+        let known = self.lock().narrowed.get(&name).map(Arc::clone);
+        if let Some(known) = known {
+            return known;
+        }
+        let shown = Arc::new(snapshot.narrowed(shows));
+        let mut known = self.lock();
+        if known.narrowed.len() >= limits::NARROWED_MAX {
+            known.narrowed.clear();
+        }
+        known.narrowed.insert(name, Arc::clone(&shown));
+        shown
     }
 
     /// Whether a repository is exported, and what that and its folders hang on.
@@ -215,7 +243,9 @@ impl Catalogue {
             let found = Layout::of(Path::new(&candidate));
             let Some(layout) = found.map_err(|error| Absent::Broken(error.to_string()))? else { continue };
             // A link out of ROOT would serve what nobody meant to serve.
-            let is_inside = |folder: &Path| folder.canonicalize().is_ok_and(|real| real.starts_with(&self.root));
+            let is_inside = |folder: &Path| {
+                self.options.follow_links || folder.canonicalize().is_ok_and(|real| real.starts_with(&self.root))
+            };
             if is_inside(&layout.git_dir) && is_inside(&layout.common_dir) && is_inside(&layout.objects_dir) {
                 return Ok(Some(layout));
             }
@@ -250,7 +280,10 @@ impl Catalogue {
 
     fn forget_holders(&self, pack: &Arc<Pack>) {
         let holds = |snapshot: &Snapshot| snapshot.store.packs().iter().any(|held| Arc::ptr_eq(held, pack));
-        self.lock().snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
+        let mut known = self.lock();
+        known.snapshots.retain(|_, (snapshot, _)| !holds(snapshot));
+        known.namespaces.retain(|_, (_, snapshot)| !holds(snapshot));
+        known.narrowed.retain(|_, snapshot| !holds(snapshot));
     }
 
     /// Keeps the seal of a pack for the next start, where there is a state folder.

@@ -13,6 +13,11 @@ impl Hidden {
         self.0.push(pattern.get(..end).unwrap_or_default().to_vec());
     }
 
+    /// Whether there is no pattern.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a ref of that full name is hidden.
     pub fn hides(&self, name: &[u8]) -> bool {
         self.hides_as(name, name)

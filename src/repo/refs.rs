@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// All refs of a repository, sorted by name, held densely.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Refs {
     names: Vec<u8>,
     entries: Vec<Entry>,
@@ -167,6 +167,26 @@ impl Refs {
             }
         }
         Ok(refs)
+    }
+
+    /// The same refs, of which those that `shows` says no to are hidden too; HEAD is not there where its branch is hidden so,
+    /// or where it has none.
+    #[must_use]
+    pub fn narrowed(&self, shows: impl Fn(&[u8]) -> bool) -> Self {
+        let mut refs = self.clone();
+        for (entry, before) in refs.entries.iter_mut().zip(&self.entries) {
+            entry.hidden |= !shows(self.name(before));
+            // Not even the name of what is hidden is told.
+            let target = self.symrefs.get(before.symref as usize);
+            if target.is_some_and(|target| !shows(target)) {
+                entry.symref = NONE;
+            }
+        }
+        let is_shown = matches!(&self.head, Head::Branch { target, .. } if shows(target));
+        if !is_shown {
+            refs.head = Head::Missing;
+        }
+        refs
     }
 
     fn name(&self, entry: &Entry) -> &[u8] {

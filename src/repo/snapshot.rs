@@ -7,7 +7,7 @@
 use std::{
     any::Any,
     io::Read,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -35,6 +35,13 @@ use crate::{
 pub struct Snapshot {
     /// Path below ROOT, for the log.
     pub name: String,
+    /// Where it really lies: the path of its common folder below ROOT, links followed; nothing where that is outside ROOT,
+    /// and for a namespace.
+    pub place: Option<Vec<u8>>,
+    /// Whether it is a namespace: others have objects in the same store.
+    pub is_part: bool,
+    /// The repositories whose objects it borrows, by the same kind of path; nothing in the place of one outside ROOT.
+    pub pool: Vec<Option<Vec<u8>>>,
     /// No two snapshots of a server have the same.
     pub number: u64,
     /// Kind of all ids.
@@ -69,7 +76,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// The repository cannot be served, or not be read.
-    pub fn read(name: &str, layout: &Layout, options: &CatalogueOptions, open: &OpenPacks) -> Result<Self, Absent> {
+    pub fn read(
+        name: &str,
+        layout: &Layout,
+        options: &CatalogueOptions,
+        open: &OpenPacks,
+        place_of: impl Fn(&Path) -> Option<Vec<u8>>,
+    ) -> Result<Self, Absent> {
         let mut stamps = Stamps::default();
         let settings = read_settings(layout, options, &mut stamps)?;
         let kind = settings.kind;
@@ -90,8 +103,12 @@ impl Snapshot {
         charts::find_chart(&mut store, &folders);
         // A graph knows nothing of where a shallow repository ends.
         let graph = if shallow.is_empty() { charts::find_graph(&layout.objects_dir, kind, &mut stamps) } else { None };
+        let lenders = folders.iter().skip(1).map(|folder| place_of(&folder.join("..")));
         Ok(Self {
             name: name.to_owned(),
+            place: place_of(&layout.common_dir),
+            is_part: false,
+            pool: lenders.collect(),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             kind,
             refs,
@@ -118,8 +135,25 @@ impl Snapshot {
         }
         let refs =
             self.refs.within(&prefix, &self.settings.hidden).map_err(|error| Absent::Broken(error.to_string()))?;
-        Ok(Self {
-            name: name.to_owned(),
+        Ok(Self { name: name.to_owned(), place: None, is_part: true, ..self.with_refs(refs) })
+    }
+
+    /// The same repository for someone who may see only the refs that `shows` says yes to.
+    #[must_use]
+    pub fn narrowed(&self, shows: impl Fn(&[u8]) -> bool) -> Self {
+        let mut narrowed = self.with_refs(self.refs.narrowed(shows));
+        // A bundle holds what it holds, whoever asks.
+        narrowed.settings.bundle.clear();
+        narrowed.settings.advertise_bundle_uris = false;
+        narrowed
+    }
+
+    fn with_refs(&self, refs: Refs) -> Self {
+        Self {
+            name: self.name.clone(),
+            place: self.place.clone(),
+            is_part: self.is_part,
+            pool: self.pool.clone(),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             kind: self.kind,
             refs,
@@ -130,7 +164,7 @@ impl Snapshot {
             cell: OnceLock::new(),
             folders: self.folders.clone(),
             stamps: Stamps::default(),
-        })
+        }
     }
 
     /// Whether nothing it was read from has changed.
@@ -211,7 +245,6 @@ mod tests {
         },
         refs::Head,
     };
-    use std::path::Path;
 
     fn snapshot(root: &Path, name: &str) -> Arc<Snapshot> {
         let options = CatalogueOptions { root: root.to_owned(), ..CatalogueOptions::default() };

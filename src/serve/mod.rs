@@ -7,7 +7,13 @@
 pub mod idle;
 mod record;
 
-use std::{io::IoSlice, net::SocketAddr, rc::Rc, sync::Arc, time::Instant};
+use std::{
+    io::IoSlice,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     conn::{self, Counter, LargePart, Need, Rules, Step},
@@ -30,12 +36,14 @@ impl ring::Frame for Wire {
 
 /// Serves one connection to its end.
 pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catalogue: Arc<Catalogue>) {
-    let mut counter = conn::visit(rules);
-    let start = Instant::now();
+    let mut counter = conn::visit(rules, peer.ip());
+    let (start, mut cpu) = (Instant::now(), Duration::ZERO);
     loop {
+        let before = cpu_time();
         let step = counter.poll(start.elapsed());
+        cpu += cpu_time().saturating_sub(before);
         for record in counter.take_records() {
-            record::log(&record, peer);
+            record::log(&record, peer, std::mem::take(&mut cpu));
         }
         match step {
             Step::Close => return,
@@ -73,9 +81,19 @@ pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catal
     }
 }
 
+/// CPU that this thread has used.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned() as u32)
+}
+
 fn fulfil(need: Need, counter: &mut Counter, catalogue: &Catalogue) {
     match need {
         Need::Snapshot { path, fresh } => counter.handle_snapshot(catalogue.snapshot(&path, fresh)),
+        Need::Narrowed { snapshot, limit } => {
+            let narrowed = catalogue.narrowed(&snapshot, &limit.key, |name| limit.shows(name));
+            counter.handle_snapshot(Ok(narrowed));
+        }
         Need::Loose { snapshot, ask } => counter.handle_loose(snapshot.loose(ask)),
         Need::Large { snapshot, id } => {
             let part = snapshot.large(&id).and_then(|stream| next_part(Box::new(stream)));
