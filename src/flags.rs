@@ -240,9 +240,22 @@ pub struct Serve {
     #[arg(default_value = ".")]
     pub root: PathBuf,
 
-    /// Address to listen on; repeat for more. Port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    /// Address to listen on; repeat for more. Port 0 takes a free one and prints it [default: 127.0.0.1:8080, unless there
+    /// is a --tls-listen or whoever started us passed sockets (LISTEN_FDS)]
+    #[arg(long, value_name = "ADDR")]
     pub listen: Vec<SocketAddr>,
+
+    /// Address to listen on for TLS; repeat for more. Needs --tls-cert and --tls-key
+    #[arg(long, value_name = "ADDR", requires = "tls_cert")]
+    pub tls_listen: Vec<SocketAddr>,
+
+    /// PEM file with the certificate, followed by those between it and its authority; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// PEM file with the private key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
 
     /// Loops to run, each a thread. `auto` is the smaller of the CPUs we may use and the quota we are paid: more loops only
     /// wait for each other, fewer leave CPUs to others

@@ -12,12 +12,14 @@
 //! | [`repo`] | a path becomes a snapshot: refs, configuration, packs |
 //! | [`conn`] | one visit as a state machine: bytes in, frames out |
 //! | [`ring`] | frames become write SQEs |
+//! | [`tls`] | bytes of the network become bytes of requests |
 //! | [`serve`] | one visit per connection, one loop per CPU of the budget |
 
 pub mod access;
 pub mod accounts;
 pub mod budget;
 pub mod conn;
+pub mod doors;
 pub mod explain;
 pub mod flags;
 pub mod http;
@@ -29,3 +31,4 @@ pub mod proto;
 pub mod repo;
 pub mod ring;
 pub mod serve;
+pub mod tls;

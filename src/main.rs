@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    net::SocketAddr,
     num::NonZeroUsize,
     path::Path,
     process::ExitCode,
@@ -16,13 +15,15 @@ use packring::{
     accounts,
     budget::{Budget, Placement},
     conn::Rules,
+    doors::{self, Door},
     explain::{self, Asked},
     flags::{Arguments, CheckFlags, Command, PlanFlags, Serve},
     log,
     pack::{closure::Closures, shelf::Shelf},
     repo::{Catalogue, CatalogueOptions},
-    ring::{self, Backend, Ended, Listener, Options, Reason, Stop},
+    ring::{self, Backend, Ended, Options, Reason, Stop},
     serve,
+    tls::Certificates,
 };
 
 fn main() -> ExitCode {
@@ -102,15 +103,16 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
     let watch = watch.transpose()?;
     let budget = Budget::of_this_process();
     let placement = budget.place(flags.loops.0, flags.pin);
-    let listen = |address: &SocketAddr| {
-        let named = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
-        Listener::bind(*address, &tuning).map_err(named)
+    let certificates = match (&flags.tls_cert, &flags.tls_key) {
+        (Some(chain), Some(key)) => Some(Arc::new(Certificates::open(chain, key)?)),
+        _ => None,
     };
-    let listeners = flags.listen.iter().map(listen).collect::<io::Result<Vec<_>>>()?;
-    let addresses: Vec<SocketAddr> = listeners.iter().map(Listener::address).collect();
+    let doors = doors::open(flags, &tuning)?;
     let stop = Stop::new()?;
     stop.on_signals()?;
-    announce(&catalogue, &addresses, chosen.backend, &placement, &budget, &rules.gate)?;
+    announce(&catalogue, &doors, chosen.backend, &placement, &budget, &rules.gate)?;
+    let speaks_tls: Arc<[bool]> = doors.iter().map(|door| door.tls).collect();
+    let listeners = doors.into_iter().map(|door| door.listener).collect();
     let options = Options {
         tuning,
         loops: NonZeroUsize::new(placement.loops).unwrap_or(NonZeroUsize::MIN),
@@ -126,9 +128,18 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
             tokio::task::spawn_local(serve::idle::sweep_for_ever(Arc::clone(&catalogue), Arc::clone(&shelf)));
             tokio::task::spawn_local(serve::idle::verify_for_ever(Arc::clone(&catalogue), shelf));
             tokio::task::spawn_local(serve::idle::seal_for_ever(catalogue));
+            if let Some(certificates) = &certificates {
+                tokio::task::spawn_local(serve::idle::renew_for_ever(Arc::clone(certificates)));
+            }
         }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));
-        move |socket, peer| serve::serve(socket, peer, Rc::clone(&rules), Arc::clone(&catalogue))
+        let (certificates, speaks_tls) = (certificates.clone(), Arc::clone(&speaks_tls));
+        move |socket, peer| {
+            let is_tls = speaks_tls.get(socket.door()).copied().unwrap_or(false);
+            let certificates = certificates.clone().filter(|_| is_tls);
+            let (rules, catalogue) = (Rc::clone(&rules), Arc::clone(&catalogue));
+            async move { serve::serve(socket, peer, rules, catalogue, certificates.as_deref()).await }
+        }
     })?;
     // Writes down what was used last.
     drop(watch);
@@ -176,13 +187,13 @@ fn rules(flags: &Serve) -> Rules {
 /// One line for the log; and on standard output, for whoever started us with port 0, where we listen.
 fn announce(
     catalogue: &Catalogue,
-    addresses: &[SocketAddr],
+    doors: &[Door],
     backend: Backend,
     placement: &Placement,
     budget: &Budget,
     gate: &Gate,
 ) -> io::Result<()> {
-    let listed: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+    let listed: Vec<String> = doors.iter().map(Door::url).collect();
     let pinning =
         if placement.cpus.is_empty() { "not pinned".to_owned() } else { format!("on CPUs {:?}", placement.cpus) };
     let seen = match gate.directory() {
@@ -198,9 +209,19 @@ fn announce(
     if let Some(warning) = budget.warning() {
         tracing::warn!("{warning}");
     }
+    let has_tokens = gate.directory().is_some_and(|directory| directory.has_tokens());
+    for door in doors.iter().filter(|door| has_tokens && door.is_open()) {
+        tracing::warn!(
+            "tokens sent to {} can be read on the way; use --tls-listen, or listen on loopback behind a proxy with TLS",
+            door.url()
+        );
+    }
     let mut out = io::stdout().lock();
     for address in listed {
         writeln!(out, "listening on {address}")?;
     }
-    out.flush()
+    out.flush()?;
+    // For systemd's Type=notify; without it this does nothing.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    Ok(())
 }

@@ -20,7 +20,7 @@ fn catalogue() -> &'static Catalogue {
 }
 
 fn visit(parts: &[&[u8]]) -> Vec<u8> {
-    let mut counter = conn::visit(Rc::new(Rules::default()), [127, 0, 0, 1].into());
+    let mut counter = conn::visit(Rc::new(Rules::default()), conn::Peer { source: [127, 0, 0, 1].into(), secure: false });
     let (mut parts, mut out, mut now) = (parts.iter(), Vec::new(), Duration::ZERO);
     for _ in 0..10_000 {
         now += Duration::from_micros(1);

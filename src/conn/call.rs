@@ -16,9 +16,9 @@ use super::{
     refs,
     route::{Route, route},
     rules::Rules,
+    visit::Peer,
 };
 use crate::{
-    access::Source,
     http::{BodyLength, Cache, Head, Method, Response, Status, Version},
     pack::{Pack, Plan},
     proto::pkt::Sideband,
@@ -41,17 +41,19 @@ pub struct Call<'a> {
     pub keep: bool,
     /// When the request had been read.
     pub started: Duration,
+    /// Whether nobody between can read what is said.
+    pub secure: bool,
     /// What the door said.
     pub pass: Pass,
 }
 
 impl<'a> Call<'a> {
     /// A request to be answered.
-    pub fn new(desk: &'a Desk, rules: &'a Rules, peer: Source, head: Head, body: Vec<u8>) -> Self {
+    pub fn new(desk: &'a Desk, rules: &'a Rules, peer: Peer, head: Head, body: Vec<u8>) -> Self {
         let keep = head.keep_alive;
-        let source = rules.gate.source(peer, &head.forwarded_for);
+        let source = rules.gate.source(peer.source, &head.forwarded_for);
         let record = Record { source: Some(source), ..Record::default() };
-        Self { desk, rules, head, body, record, keep, started: desk.now(), pass: Pass::default() }
+        Self { desk, rules, head, body, record, keep, started: desk.now(), secure: peer.secure, pass: Pass::default() }
     }
 
     /// Asks for the repository at `path`, or answers why there is none.

@@ -101,7 +101,8 @@ pub async fn page(call: &mut Call<'_>, path: &[u8]) {
     let Some(snapshot) = call.repository(path).await else { return };
     let host = String::from_utf8_lossy(call.head.host.as_deref().unwrap_or(b"this-server")).into_owned();
     let shown = String::from_utf8_lossy(path).into_owned();
-    let address = escaped(&format!("http://{host}{}", shown.trim_end_matches('/')));
+    let scheme = if call.secure { "https" } else { "http" };
+    let address = escaped(&format!("{scheme}://{host}{}", shown.trim_end_matches('/')));
     let name = escaped(shown.trim_matches('/'));
     let refs = snapshot.refs.iter().filter(|found| !found.hidden).count();
     let text = format!(

@@ -36,5 +36,5 @@ pub use self::{
     frame::Frame,
     record::Record,
     rules::Rules,
-    visit::visit,
+    visit::{Peer, visit},
 };

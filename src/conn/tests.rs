@@ -9,7 +9,7 @@ use crate::repo::{
 };
 
 /// Where visits come from.
-const HERE: crate::access::Source = crate::access::Source::V4(std::net::Ipv4Addr::LOCALHOST);
+const HERE: Peer = Peer { source: crate::access::Source::V4(std::net::Ipv4Addr::LOCALHOST), secure: false };
 
 /// What became of a visit.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -17,12 +17,21 @@ use crate::{
     http::{self, BodyReader, Head, HeadReader, Status},
 };
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub source: Source,
+    /// Whether nobody between can read what is said.
+    pub secure: bool,
+}
+
 /// Sets a visit up; `peer` is who connected.
-pub fn visit(rules: Rc<Rules>, peer: Source) -> Counter {
+pub fn visit(rules: Rc<Rules>, peer: Peer) -> Counter {
     Counter::new(move |desk| converse(desk, rules, peer))
 }
 
-async fn converse(desk: Rc<Desk>, rules: Rc<Rules>, peer: Source) {
+async fn converse(desk: Rc<Desk>, rules: Rc<Rules>, peer: Peer) {
     loop {
         match read_request(&desk, &rules).await {
             Ok((head, body)) => {

@@ -250,9 +250,9 @@ where
     };
     let visit = visit();
     let mut doors = Vec::new();
-    for listener in share {
+    for (number, listener) in share.into_iter().enumerate() {
         let door = source.door(listener)?;
-        doors.push(tokio::task::spawn_local(keep_door(door, Rc::clone(&state), Rc::clone(&visit))));
+        doors.push(tokio::task::spawn_local(keep_door(number, door, Rc::clone(&state), Rc::clone(&visit))));
     }
     stop.drain().await?;
     state.begin_draining();
@@ -302,11 +302,11 @@ impl Door {
         }
     }
 
-    fn socket(&self, fd: OwnedFd, state: &Rc<State>) -> io::Result<(Socket, SocketAddr)> {
+    fn socket(&self, fd: OwnedFd, state: &Rc<State>, number: usize) -> io::Result<(Socket, SocketAddr)> {
         let peer = socket2::SockRef::from(&fd).peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let socket = match self {
-            Self::Uring(_, pool) => Socket::uring(fd, Rc::clone(pool), Rc::clone(state)),
-            Self::Epoll(_) => Socket::epoll(fd, Rc::clone(state))?,
+            Self::Uring(_, pool) => Socket::uring(fd, Rc::clone(pool), Rc::clone(state), number),
+            Self::Epoll(_) => Socket::epoll(fd, Rc::clone(state), number)?,
         };
         Ok((socket, peer))
     }
@@ -315,7 +315,7 @@ impl Door {
 /// How long accepting rests when there are no descriptors or no memory: at once it would fail again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-async fn keep_door<V, F>(door: Door, state: Rc<State>, visit: Rc<V>)
+async fn keep_door<V, F>(number: usize, door: Door, state: Rc<State>, visit: Rc<V>)
 where
     V: Fn(Socket, SocketAddr) -> F + 'static,
     F: Future<Output = ()> + 'static,
@@ -325,7 +325,7 @@ where
         match door.accept(&state).await {
             Ok(Some(fd)) => {
                 // A peer that is gone already is no visit.
-                let Ok((socket, peer)) = door.socket(fd, &state) else { continue };
+                let Ok((socket, peer)) = door.socket(fd, &state, number) else { continue };
                 // Counted before the next accept is thought of.
                 let present = state.enter();
                 tokio::task::spawn_local(attend(present, Rc::clone(&state), Rc::clone(&visit), socket, peer));

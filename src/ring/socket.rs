@@ -59,6 +59,7 @@ pub struct Socket {
     seat: Rc<Seat>,
     state: Rc<State>,
     io: Io,
+    door: usize,
 }
 
 enum Io {
@@ -67,16 +68,21 @@ enum Io {
 }
 
 impl Socket {
-    pub(super) fn uring(fd: OwnedFd, pool: Rc<uring::Pool>, state: Rc<State>) -> Self {
+    pub(super) fn uring(fd: OwnedFd, pool: Rc<uring::Pool>, state: Rc<State>, door: usize) -> Self {
         let fd = Rc::new(fd);
         let io = Io::Uring(uring::Stream::new(Rc::clone(&fd), pool));
-        Self { seat: state.sit(fd), state, io }
+        Self { seat: state.sit(fd), state, io, door }
     }
 
-    pub(super) fn epoll(fd: OwnedFd, state: Rc<State>) -> io::Result<Self> {
+    pub(super) fn epoll(fd: OwnedFd, state: Rc<State>, door: usize) -> io::Result<Self> {
         let fd = Rc::new(fd);
         let io = Io::Epoll(epoll::Stream::new(Rc::clone(&fd))?);
-        Ok(Self { seat: state.sit(fd), state, io })
+        Ok(Self { seat: state.sit(fd), state, io, door })
+    }
+
+    /// Which of the listeners it came from, in the order they were given to [`super::run`].
+    pub fn door(&self) -> usize {
+        self.door
     }
 
     /// Waits for bytes and appends them to `out`, whose room is only used once they are there.

@@ -18,6 +18,7 @@ use crate::{
     pack::{Chart, Objects, Pace, Pack, seal::prove_sealed, shelf::Shelf},
     repo::{Catalogue, Snapshot},
     ring,
+    tls::Certificates,
 };
 
 /// Drops what is remembered of packs that left their repositories, again and again: deleted packs would fill the disk.
@@ -31,6 +32,18 @@ pub async fn sweep_for_ever(catalogue: Arc<Catalogue>, shelf: Arc<Shelf>) {
             if number % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
+        }
+    }
+}
+
+/// Takes renewed certificates into use.
+pub async fn renew_for_ever(certificates: Arc<Certificates>) {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        match certificates.refresh() {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("a renewed certificate is in use"),
+            Err(fault) => tracing::error!("{fault}; the last good certificate stays in use"),
         }
     }
 }
@@ -143,6 +156,8 @@ async fn beside<T>(pace: &Pace, snapshot: &Arc<Snapshot>, work: impl Future<Outp
     }
 }
 
+/// How often the files of certificates are looked at.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// How often packs are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Packs looked at before the loop is given back: a look is one `stat`.

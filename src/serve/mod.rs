@@ -6,9 +6,9 @@
 
 pub mod idle;
 mod record;
+mod wire;
 
 use std::{
-    io::IoSlice,
     net::SocketAddr,
     rc::Rc,
     sync::Arc,
@@ -19,24 +19,25 @@ use crate::{
     conn::{self, Counter, LargePart, Need, Rules, Step},
     repo::Catalogue,
     ring::{self, Arrival, Socket},
+    tls::{Certificates, Session},
 };
+use wire::{Line, Sent};
 
-/// A frame as the ring knows it.
-struct Wire(conn::Frame);
-
-impl ring::Frame for Wire {
-    fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
-        self.0.slices(out);
-    }
-
-    fn size(&self) -> usize {
-        self.0.size()
-    }
-}
-
-/// Serves one connection to its end.
-pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catalogue: Arc<Catalogue>) {
-    let mut counter = conn::visit(rules, peer.ip());
+/// Serves one connection to its end; through TLS where there are certificates for the door it came in by.
+pub async fn serve(
+    socket: Socket,
+    peer: SocketAddr,
+    rules: Rc<Rules>,
+    catalogue: Arc<Catalogue>,
+    certificates: Option<&Certificates>,
+) {
+    let session = match certificates.map(|certificates| Session::new(certificates.current())).transpose() {
+        Ok(session) => session,
+        Err(fault) => return tracing::error!(%peer, "no TLS session can be begun: {fault}"),
+    };
+    let (patience, secure) = (rules.head_timeout, session.is_some());
+    let mut line = Line::new(socket, session);
+    let mut counter = conn::visit(rules, conn::Peer { source: peer.ip(), secure });
     let (start, mut cpu) = (Instant::now(), Duration::ZERO);
     loop {
         let before = cpu_time();
@@ -46,28 +47,23 @@ pub async fn serve(mut socket: Socket, peer: SocketAddr, rules: Rc<Rules>, catal
             record::log(&record, peer, std::mem::take(&mut cpu));
         }
         match step {
-            Step::Close => return,
+            Step::Close => return line.close().await,
             Step::Slice => {
                 ring::pause().await;
                 counter.handle_turn();
             }
             Step::Read { until, idle } => {
-                let (mut input, deadline) = (Vec::new(), Some(start + until));
-                let arrival = if idle {
-                    socket.idle(&mut input, deadline).await
-                } else {
-                    socket.read(&mut input, deadline).await
-                };
-                match arrival {
-                    Ok(Arrival::Bytes(_)) => counter.handle_bytes(&input),
-                    Ok(Arrival::Deadline) => counter.handle_deadline(),
-                    Ok(Arrival::End) | Err(_) => counter.handle_end(),
+                let mut input = Vec::new();
+                match line.read(&mut input, start + until, idle, patience).await {
+                    Some(Arrival::Bytes(_)) => counter.handle_bytes(&input),
+                    Some(Arrival::Deadline) => counter.handle_deadline(),
+                    Some(Arrival::End) | None => counter.handle_end(),
                 }
             }
-            Step::Send(frame) => match socket.send(Box::new(Wire(frame))).await {
-                (Ok(()), _) => counter.handle_sent(),
-                (Err(broken), frame) if broken.is_torn() => counter.handle_torn(frame.0, broken.written),
-                (Err(broken), _) => {
+            Step::Send(frame) => match line.send(frame).await {
+                Sent::Whole => counter.handle_sent(),
+                Sent::Torn(frame, written) => counter.handle_torn(frame, written),
+                Sent::Gone(broken) => {
                     tracing::debug!(%peer, "the client left before the end of its answer: {broken}");
                     return;
                 }

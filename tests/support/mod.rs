@@ -168,6 +168,8 @@ pub fn git_command(folder: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(folder).stdin(Stdio::null());
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_TERMINAL_PROMPT", "0");
+    // It would win over http.sslCAInfo.
+    command.env_remove("GIT_SSL_CAINFO");
     for who in ["AUTHOR", "COMMITTER"] {
         command.env(format!("GIT_{who}_NAME"), "A U Thor").env(format!("GIT_{who}_EMAIL"), "a@example.com");
         command.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
