@@ -83,7 +83,7 @@ impl Drop for Holder {
 /// One request on a connection of its own; what went wrong, if anything did.
 fn ask(port: u16) -> Result<(), String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| format!("connect: {error}"))?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     let request = b"GET /app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     stream.write_all(request).map_err(|error| format!("write: {error}"))?;
     let mut answer = Vec::new();
@@ -146,7 +146,9 @@ fn no_connection_is_lost_while_one_server_follows_another() {
             .collect();
         let wait_for_more = || {
             let until = asked.load(Ordering::Relaxed) + 50;
-            while asked.load(Ordering::Relaxed) < until && !clients.iter().any(|client| client.is_finished()) {
+            while asked.load(Ordering::Relaxed) < until
+                && !clients.iter().any(std::thread::ScopedJoinHandle::is_finished)
+            {
                 std::thread::sleep(Duration::from_millis(2));
             }
         };
