@@ -57,7 +57,7 @@ fn directory(shape: Shape) -> (Directory, Token) {
             let is_ours = number == principals / 2 && at == each / 2;
             let token = if is_ours { ours.clone() } else { Token::random().expect("random bytes") };
             principal.tokens.push(TokenRecord {
-                id: (number * each + at) as i64,
+                id: i64::try_from(number * each + at).expect("a small number"),
                 name: format!("token-{at}"),
                 digest: token.digest(),
                 expires: Some(u64::MAX),
@@ -150,7 +150,7 @@ fn guard(shape: Shape, catalogue: &Catalogue, public: (&Rc<Rules>, &str), guarde
     let sample = |(rules, field): (&Rc<Rules>, &str)| {
         let before = cpu();
         let statuses = ask(catalogue, rules, field, REQUESTS);
-        let spent = cpu() - before;
+        let spent = cpu().saturating_sub(before);
         assert!(statuses.len() == REQUESTS && statuses.iter().all(|status| *status == 200), "{statuses:?}");
         spent / REQUESTS as u32
     };
