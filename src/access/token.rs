@@ -1,6 +1,6 @@
 //! Tokens: 190 random bits as a word that secret scanners find, known to the server by its digest alone.
 //!
-//! Keeps none. Invariants: a token's text appears nowhere but in what [`Token::new`] hands out; two digests are compared in
+//! Keeps none. Invariants: a token's text appears nowhere but in what [`Token::random`] hands out; two digests are compared in
 //! a time that does not depend on where they differ.
 //! The form is `pkr_`, 32 random characters of `[0-9A-Za-z]`, and 6 that are the CRC-32 of those 32 in base 62: so a scanner
 //! tells a token from a word without asking anybody, and a mistyped one costs no look-up.

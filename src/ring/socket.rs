@@ -80,7 +80,7 @@ impl Socket {
         Ok(Self { seat: state.sit(fd), state, io, door })
     }
 
-    /// Which of the listeners it came from, in the order they were given to [`super::run`].
+    /// Which of the listeners it came from, in the order they were given to [`super::run()`].
     pub fn door(&self) -> usize {
         self.door
     }

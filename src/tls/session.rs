@@ -137,8 +137,10 @@ mod tests {
             }
             let back = session.take_sealed();
             for mut bytes in back.chunks(part) {
-                client.read_tls(&mut bytes).unwrap();
-                client.process_new_packets().unwrap();
+                while !bytes.is_empty() {
+                    client.read_tls(&mut bytes).unwrap();
+                    client.process_new_packets().unwrap();
+                }
             }
             if sent.is_empty() && back.is_empty() {
                 return heard;
@@ -164,9 +166,12 @@ mod tests {
                     let sealed = session.take_sealed();
                     assert!(!sealed.is_empty() && sealed.len() <= SEALED_MAX, "{}", sealed.len());
                     for mut bytes in sealed.chunks(part) {
-                        client.read_tls(&mut bytes).unwrap();
-                        client.process_new_packets().unwrap();
-                        let _ = client.reader().read_to_end(&mut heard);
+                        // It takes a part of what it is given at a time.
+                        while !bytes.is_empty() {
+                            client.read_tls(&mut bytes).unwrap();
+                            client.process_new_packets().unwrap();
+                            let _ = client.reader().read_to_end(&mut heard);
+                        }
                     }
                 }
                 assert_eq!(heard, text);
