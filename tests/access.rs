@@ -8,59 +8,11 @@ use std::{
     fs,
     io::{Read, Write},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use support::{Answer, Server, git, git_command, ids_of_pack, lines, pack_of, pkt, reachable};
-
-/// An access database beside the repositories, driven by the real command.
-struct Access {
-    path: PathBuf,
-}
-
-impl Access {
-    fn new(folder: &Path) -> Self {
-        let access = Self { path: folder.join("access.db") };
-        access.run(&["init"]);
-        access
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_packring"));
-        command.arg("access").args(arguments).arg("--access").arg(&self.path);
-        command
-    }
-
-    fn try_run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = self.try_run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// A principal with one grant (with refs behind it) and one token, which is returned.
-    fn principal(&self, name: &str, grant: &[&str]) -> String {
-        self.run(&["principal", "add", name]);
-        if let Some((pattern, refs)) = grant.split_first() {
-            let refs = refs.iter().flat_map(|pattern| ["--refs", pattern]);
-            let arguments: Vec<&str> = ["grant", "add", name, pattern].into_iter().chain(refs).collect();
-            self.run(&arguments);
-        }
-        self.token(name, "t", &[])
-    }
-
-    fn token(&self, principal: &str, name: &str, more: &[&str]) -> String {
-        self.run(&[&["token", "create", principal, name], more].concat()).trim().to_owned()
-    }
-
-    fn serve(&self, root: &Path, flags: &[&str]) -> Server {
-        Server::start_with(root, &[&["--access", self.path.to_str().unwrap()], flags].concat())
-    }
-}
+use support::{Access, Answer, Server, git, git_command, ids_of_pack, lines, pack_of, pkt, reachable};
 
 /// `root/NAME.git` with a commit on main, a release, and a secret branch with objects of its own.
 fn repository(root: &Path, name: &str) -> PathBuf {
@@ -90,18 +42,17 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
+/// Fields of a request in protocol version 2.
+fn version_2(token: &str) -> String {
+    format!("Git-Protocol: version=2\r\n{}", bearer(token))
+}
+
 fn refs_of(server: &Server, path: &str, fields: &str) -> Answer {
     server.get(&format!("{path}/info/refs?service=git-upload-pack"), fields)
 }
 
 fn ask(server: &Server, path: &str, token: &str, body: &[u8]) -> Answer {
-    let head = format!(
-        "POST /{path}/git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nGit-Protocol: version=2\r\n{}\
-         Content-Type: application/x-git-upload-pack-request\r\nContent-Length: {}\r\n\r\n",
-        bearer(token),
-        body.len()
-    );
-    Answer::parse(&server.raw(&[head.as_bytes(), body].concat()))
+    Answer::parse(&server.raw(&support::post(path, &version_2(token), body)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -450,15 +401,8 @@ fn a_revoked_token_stops_working_in_every_loop_and_a_clone_in_flight_finishes() 
     let root = folder.path();
     let path = repository(root, "team/app");
     // Large enough that the answer does not fit into the buffers of the connection, and does not shrink.
-    let mut seed = 1u32;
-    let noise: Vec<u8> = (0..24_000_000)
-        .map(|_| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 24) as u8
-        })
-        .collect();
     let work = root.join("work-team-app");
-    fs::write(work.join("noise"), noise).unwrap();
+    fs::write(work.join("noise"), support::noise(24_000_000)).unwrap();
     git(&work, &["add", "."]);
     git(&work, &["commit", "-qm", "noise"]);
     git(&work, &["push", "-q", path.to_str().unwrap(), "main"]);
@@ -478,14 +422,8 @@ fn a_revoked_token_stops_working_in_every_loop_and_a_clone_in_flight_finishes() 
         &format!("want {}", tip.trim()),
         ".",
     ]);
-    let head = format!(
-        "POST /team/app/git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nGit-Protocol: version=2\r\n{}\
-         Content-Type: application/x-git-upload-pack-request\r\nContent-Length: {}\r\n\r\n",
-        bearer(&token),
-        body.len()
-    );
     let mut flight = server.connect();
-    flight.write_all(&[head.as_bytes(), &body].concat()).unwrap();
+    flight.write_all(&support::post("team/app", &version_2(&token), &body)).unwrap();
     let mut answer = vec![0; 4096];
     flight.read_exact(&mut answer).unwrap();
 

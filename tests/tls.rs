@@ -1,17 +1,17 @@
-//! TLS: stock git with an authority of its own, a renewed certificate, a slow client, and doors that speak only one tongue.
+//! TLS: stock git with an authority of its own, a renewed certificate, a hello that never ends, and doors that speak only one
+//! tongue.
 
 mod support;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use support::{git, objects, reachable};
+use support::{Access, Server, git, noisy_mirror, objects, packring, reachable};
 
 /// A test authority, whose certificate is in `ca.pem`.
 struct Authority {
@@ -41,27 +41,20 @@ impl Authority {
 
     /// A server with a plain door and one for TLS.
     fn serve(&self, root: &Path, flags: &[&str]) -> Tls {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_packring"));
+        let mut command = packring();
         command.arg("serve").arg(root).args(["--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "-q"]);
         command.args(["--loops", "2", "--pin", "never"]).args(flags);
         for (flag, file) in [("--tls-cert", "cert.pem"), ("--tls-key", "key.pem")] {
             command.arg(flag).arg(self.folder.join(file));
         }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut port = |scheme: &str| {
-            let line = lines.next().unwrap().unwrap();
-            assert!(line.starts_with(&format!("listening on {scheme}://")), "{line}");
-            line.rsplit(':').next().unwrap().parse().unwrap()
-        };
-        let (plain, tls) = (port("http"), port("https"));
-        Tls { child, plain, tls }
+        let (plain, [_, tls]) = Server::spawn_with_doors(command, ["http", "https"]);
+        Tls { plain, tls }
     }
 }
 
 struct Tls {
-    child: Child,
-    plain: u16,
+    /// Known by its plain door.
+    plain: Server,
     tls: u16,
 }
 
@@ -71,50 +64,16 @@ impl Tls {
     }
 }
 
-impl Drop for Tls {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn repository(root: &Path) -> PathBuf {
-    let bare = root.join("served/app.git");
-    fs::create_dir_all(root.join("served")).unwrap();
-    git(root, &["init", "-q", "work"]);
-    let mut seed = 1u32;
-    let noise: Vec<u8> = (0..3_000_000)
-        .map(|_| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 24) as u8
-        })
-        .collect();
-    fs::write(root.join("work/noise"), noise).unwrap();
-    git(&root.join("work"), &["add", "."]);
-    git(&root.join("work"), &["commit", "-qm", "noise"]);
-    git(root, &["clone", "-q", "--mirror", "work", bare.to_str().unwrap()]);
-    bare
-}
-
 #[test]
 fn stock_git_clones_over_tls_with_a_token() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    let path = repository(root);
+    let path = noisy_mirror(root, 3_000_000);
     let authority = Authority::new(root);
     authority.certify("localhost");
-    let access = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_packring"));
-        let output =
-            command.arg("access").args(arguments).arg("--access").arg(root.join("access.db")).output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    };
-    access(&["init"]);
-    access(&["principal", "add", "ann"]);
-    access(&["grant", "add", "ann", "app"]);
-    let token = access(&["token", "create", "ann", "t"]);
-    let server = authority.serve(&root.join("served"), &["--access", root.join("access.db").to_str().unwrap()]);
+    let access = Access::new(root);
+    let token = access.principal("ann", &["app"]);
+    let server = authority.serve(&root.join("served"), &["--access", access.path.to_str().unwrap()]);
     let ca = format!("http.sslCAInfo={}", root.join("ca.pem").display());
     let header = format!("http.extraHeader=Authorization: Bearer {token}");
     for (version, name) in [("tlsv1.2", "one"), ("tlsv1.3", "two")] {
@@ -139,7 +98,7 @@ fn stock_git_clones_over_tls_with_a_token() {
 fn a_renewed_certificate_is_taken_into_use_while_serving() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    repository(root);
+    noisy_mirror(root, 3_000_000);
     let authority = Authority::new(root);
     authority.certify("elsewhere");
     let server = authority.serve(&root.join("served"), &[]);
@@ -161,7 +120,7 @@ fn a_renewed_certificate_is_taken_into_use_while_serving() {
 fn each_door_speaks_its_own_tongue_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    repository(root);
+    noisy_mirror(root, 3_000_000);
     let authority = Authority::new(root);
     authority.certify("localhost");
     let server = authority.serve(&root.join("served"), &["--head-timeout", "1s"]);
@@ -174,17 +133,16 @@ fn each_door_speaks_its_own_tongue_and_says_so() {
         answer
     };
     assert_eq!(heard(server.tls, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").first(), Some(&21), "an alert");
-    assert!(heard(server.plain, b"\x16\x03\x01\x02\x00\x01").starts_with(b"HTTP/1.1 400 "));
+    assert!(heard(server.plain.port, b"\x16\x03\x01\x02\x00\x01").starts_with(b"HTTP/1.1 400 "));
     // A hello that never ends is given up.
     assert!(matches!(heard(server.tls, b"\x16\x03\x01\x02\x00\x01").first(), None | Some(&21)));
-    let url = format!("http://127.0.0.1:{}/app", server.plain);
-    assert!(support::try_git(root, &["ls-remote", &url]).status.success());
+    assert!(support::try_git(root, &["ls-remote", &server.plain.url("app")]).status.success());
 }
 
 #[test]
 fn flags_that_need_each_other_are_asked_for_together() {
     for flags in [&["--tls-listen", "127.0.0.1:0"][..], &["--tls-cert", "x"], &["--tls-key", "x"]] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_packring"));
+        let mut command = packring();
         let output = command.args(["serve", "."]).args(flags).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
     }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use support::{Answer, git, ids_of_pack, pack_of, pkt, reachable};
+use support::{Answer, git, ids_of_pack, noisy_mirror, pack_of, pkt, post, reachable};
 
 /// Holds a listening socket and starts servers that get it as descriptor 3, as systemd would.
 const HOLDER: &str = r#"
@@ -99,19 +99,7 @@ fn no_connection_is_lost_while_one_server_follows_another() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    git(root, &["init", "-q", "work"]);
-    let mut seed = 1u32;
-    let noise: Vec<u8> = (0..24_000_000)
-        .map(|_| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 24) as u8
-        })
-        .collect();
-    fs::write(root.join("work/noise"), noise).unwrap();
-    git(&root.join("work"), &["add", "."]);
-    git(&root.join("work"), &["commit", "-qm", "noise"]);
-    git(root, &["clone", "-q", "--mirror", "work", "served/app.git"]);
-    let path = root.join("served/app.git");
+    let path = noisy_mirror(root, 24_000_000);
     let served = root.join("served");
     let mut holder =
         Holder::new(root, &[served.to_str().unwrap(), "--loops", "2", "--pin", "never", "--drain", "120s", "-q"]);
@@ -121,13 +109,8 @@ fn no_connection_is_lost_while_one_server_follows_another() {
     let tip = git(&path, &["rev-parse", "HEAD"]);
     let want = format!("want {}", tip.trim());
     let body = pkt(&["command=fetch", "object-format=sha1", "|", "no-progress", "done", &want, "."]);
-    let head = format!(
-        "POST /app/git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nGit-Protocol: version=2\r\n\
-         Content-Type: application/x-git-upload-pack-request\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
     let mut flight = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    flight.write_all(&[head.as_bytes(), &body].concat()).unwrap();
+    flight.write_all(&post("app", "Git-Protocol: version=2\r\n", &body)).unwrap();
     let mut answer = vec![0; 4096];
     flight.read_exact(&mut answer).unwrap();
 

@@ -15,6 +15,11 @@ use std::{
     time::Duration,
 };
 
+/// The real binary. Benches, which share this file, have none.
+pub fn packring() -> Command {
+    Command::new(option_env!("CARGO_BIN_EXE_packring").unwrap_or("packring"))
+}
+
 /// A server that ends with its test.
 pub struct Server {
     child: Child,
@@ -29,7 +34,7 @@ impl Server {
 
     /// Serves `root` with more flags.
     pub fn start_with(root: &Path, flags: &[&str]) -> Self {
-        let mut command = Command::new(option_env!("CARGO_BIN_EXE_packring").unwrap_or("packring"));
+        let mut command = packring();
         command
             .arg("serve")
             .arg(root)
@@ -39,13 +44,24 @@ impl Server {
     }
 
     /// Runs a command that serves.
-    pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("the server did not say where it listens: {line:?}"));
-        Self { child, port }
+    pub fn spawn(command: Command) -> Self {
+        Self::spawn_with_doors(command, ["http"]).0
+    }
+
+    /// Runs a command that serves, and reads the port of each of its doors, whose schemes are these. The first is the one that
+    /// requests go to.
+    pub fn spawn_with_doors<const N: usize>(mut command: Command, schemes: [&str; N]) -> (Self, [u16; N]) {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut server = Self { child, port: 0 };
+        let mut lines = BufReader::new(server.child.stdout.take().unwrap()).lines();
+        let ports = schemes.map(|scheme| {
+            let line = lines.next().and_then(Result::ok).unwrap_or_default();
+            let address = line.strip_prefix(&format!("listening on {scheme}://"));
+            let port = address.and_then(|address| address.rsplit(':').next()?.parse().ok());
+            port.unwrap_or_else(|| panic!("the server did not say where it listens: {line:?}"))
+        });
+        server.port = ports.first().copied().unwrap();
+        (server, ports)
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -85,12 +101,7 @@ impl Server {
     /// A POST to `git-upload-pack` of a repository.
     pub fn post(&self, repository: &str, version: u8, body: &[u8]) -> Answer {
         let protocol = if version == 0 { String::new() } else { format!("Git-Protocol: version={version}\r\n") };
-        let head = format!(
-            "POST /{repository}/git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{protocol}\
-             Content-Type: application/x-git-upload-pack-request\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        Answer::parse(&self.raw(&[head.as_bytes(), body].concat()))
+        Answer::parse(&self.raw(&post(repository, &protocol, body)))
     }
 
     /// A GET.
@@ -105,6 +116,64 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A POST to `git-upload-pack` on a connection that is closed after it; each of `fields` ends its line.
+pub fn post(repository: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST /{repository}/git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\
+         Content-Type: application/x-git-upload-pack-request\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// An access database beside the repositories, driven by the real command.
+pub struct Access {
+    pub path: PathBuf,
+}
+
+impl Access {
+    pub fn new(folder: &Path) -> Self {
+        let access = Self { path: folder.join("access.db") };
+        access.run(&["init"]);
+        access
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = packring();
+        command.arg("access").args(arguments).arg("--access").arg(&self.path);
+        command
+    }
+
+    pub fn try_run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A principal with one grant (with refs behind it) and one token, which is returned.
+    pub fn principal(&self, name: &str, grant: &[&str]) -> String {
+        self.run(&["principal", "add", name]);
+        if let Some((pattern, refs)) = grant.split_first() {
+            let refs = refs.iter().flat_map(|pattern| ["--refs", pattern]);
+            let arguments: Vec<&str> = ["grant", "add", name, pattern].into_iter().chain(refs).collect();
+            self.run(&arguments);
+        }
+        self.token(name, "t", &[])
+    }
+
+    pub fn token(&self, principal: &str, name: &str, more: &[&str]) -> String {
+        self.run(&[&["token", "create", principal, name], more].concat()).trim().to_owned()
+    }
+
+    pub fn serve(&self, root: &Path, flags: &[&str]) -> Server {
+        Server::start_with(root, &[&["--access", self.path.to_str().unwrap()], flags].concat())
     }
 }
 
@@ -183,6 +252,27 @@ pub fn git_command(folder: &Path) -> Command {
         "advice.detachedHead=false",
     ]);
     command
+}
+
+/// Bytes that no deflate makes smaller, the same each time.
+pub fn noise(size: usize) -> Vec<u8> {
+    let mut seed = 1u32;
+    let mut next = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as u8
+    };
+    (0..size).map(|_| next()).collect()
+}
+
+/// A mirror at `root/served/app.git` whose one file is `size` bytes of noise.
+pub fn noisy_mirror(root: &Path, size: usize) -> PathBuf {
+    let (work, bare) = (root.join("work"), root.join("served/app.git"));
+    git(root, &["init", "-q", "work"]);
+    fs::write(work.join("noise"), noise(size)).unwrap();
+    git(&work, &["add", "."]);
+    git(&work, &["commit", "-qm", "noise"]);
+    git(root, &["clone", "-q", "--mirror", "work", bare.to_str().unwrap()]);
+    bare
 }
 
 /// Runs git, which has to succeed; returns what it prints.
