@@ -31,4 +31,5 @@ pub mod proto;
 pub mod repo;
 pub mod ring;
 pub mod serve;
+pub mod stamp;
 pub mod tls;

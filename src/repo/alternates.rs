@@ -7,11 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    layout::{path_of, read_small},
-    stamp::Stamps,
-};
-use crate::limits;
+use super::layout::{path_of, read_small};
+use crate::{limits, stamp::Stamps};
 
 /// `objects` and all its alternates, nested ones too, each once; its own first. Each file that is read is stamped, and so is
 /// each folder that is not there yet.

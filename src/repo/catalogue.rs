@@ -20,9 +20,8 @@ use super::{
     seals::Seals,
     settings::Defaults,
     snapshot::Snapshot,
-    stamp::Stamps,
 };
-use crate::{limits, pack::Pack};
+use crate::{limits, pack::Pack, stamp::Stamps};
 
 /// Which repositories below ROOT are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

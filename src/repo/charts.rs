@@ -9,14 +9,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    packs::map,
-    stamp::{Stamp, Stamps},
-};
+use super::packs::map;
 use crate::{
     limits,
     oid::{Kind, ObjectId, push_hex},
     pack::{Store, chart::Chart, graph::CommitGraph, midx::Midx},
+    stamp::{Stamp, Stamps},
 };
 
 /// Gives `store` the bitmap of its packs, if one of the object folders has one: that of a multi-pack-index first, as git
@@ -99,8 +97,8 @@ mod tests {
             Catalogue, CatalogueOptions,
             catalogue::tests::{commit, git},
             charts::find_graph,
-            stamp::Stamps,
         },
+        stamp::Stamps,
     };
 
     #[test]

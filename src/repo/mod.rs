@@ -19,7 +19,6 @@ pub mod reftable;
 pub mod seals;
 pub mod settings;
 pub mod snapshot;
-pub mod stamp;
 
 pub use self::{
     catalogue::{Catalogue, CatalogueOptions, Export, Namespaces},

@@ -14,11 +14,11 @@ use std::{
 use super::{
     layout::{self, is_absence, is_trouble},
     seals::Seals,
-    stamp::{Stamp, Stamps},
 };
 use crate::{
     oid::Kind,
     pack::{Mapping, Pack},
+    stamp::{Stamp, Stamps},
 };
 
 /// All packs that are open.

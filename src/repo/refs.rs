@@ -19,11 +19,11 @@ use super::{
     layout::{self, Layout, is_absence, is_trouble, lenient, read_small},
     name,
     packed::Packed,
-    stamp::{Stamp, Stamps},
 };
 use crate::{
     limits,
     oid::{Kind, ObjectId, from_hex},
+    stamp::{Stamp, Stamps},
 };
 
 /// All refs of a repository, sorted by name, held densely.

@@ -11,12 +11,12 @@ use super::{
     layout::{self, Layout, is_absence, read_small},
     name,
     refs::{OF_WORKTREES, Peeled, Said, Told},
-    stamp::Stamps,
 };
 use crate::{
     limits,
     oid::{Kind, ObjectId},
     repo::Absent,
+    stamp::Stamps,
 };
 
 /// What each ref says.

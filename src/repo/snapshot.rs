@@ -24,11 +24,11 @@ use super::{
     refs::{self, Refs},
     reftable,
     settings::Settings,
-    stamp::Stamps,
 };
 use crate::{
     oid::{Kind, ObjectId, from_hex},
     pack::{Ask, Loose, Store, graph::CommitGraph},
+    stamp::Stamps,
 };
 
 /// One repository as a request holds it.

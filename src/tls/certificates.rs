@@ -8,7 +8,6 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
 };
 
 use arc_swap::ArcSwap;
@@ -16,6 +15,8 @@ use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+
+use crate::stamp::Stamp;
 
 /// Why a pair of files is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +42,7 @@ pub struct Certificates {
     chain: PathBuf,
     key: PathBuf,
     current: ArcSwap<ServerConfig>,
-    seen: Mutex<[Option<(SystemTime, u64)>; 2]>,
+    seen: Mutex<[Stamp; 2]>,
 }
 
 impl Certificates {
@@ -50,7 +51,7 @@ impl Certificates {
     /// # Errors
     /// They cannot be used.
     pub fn open(chain: &Path, key: &Path) -> Result<Self, CertificateFault> {
-        let seen = Mutex::new([stamp(chain), stamp(key)]);
+        let seen = Mutex::new([Stamp::of(chain), Stamp::of(key)]);
         let current = ArcSwap::from_pointee(read(chain, key)?);
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), current, seen })
     }
@@ -65,7 +66,7 @@ impl Certificates {
     /// # Errors
     /// They changed and cannot be used; the last good one stays. Not said again until they change again.
     pub fn refresh(&self) -> Result<bool, CertificateFault> {
-        let now = [stamp(&self.chain), stamp(&self.key)];
+        let now = [Stamp::of(&self.chain), Stamp::of(&self.key)];
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if *seen == now {
             return Ok(false);
@@ -74,12 +75,6 @@ impl Certificates {
         self.current.store(Arc::new(read(&self.chain, &self.key)?));
         Ok(true)
     }
-}
-
-fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let found = std::fs::metadata(path).ok()?;
-    Some((found.modified().ok()?, found.ino()))
 }
 
 fn read(chain_path: &Path, key_path: &Path) -> Result<ServerConfig, CertificateFault> {
@@ -134,6 +129,11 @@ pub(crate) mod tests {
         assert!(certificates.refresh().unwrap_err().to_string().contains("cert.pem"));
         assert!(Arc::ptr_eq(&certificates.current(), &first));
         assert!(!certificates.refresh().unwrap(), "said once");
+        // Longer than a tick of the clock that files are stamped by.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let open_to_us = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&chain, open_to_us).unwrap();
+        assert!(certificates.refresh().is_err(), "a file may have become readable");
         let other = tempfile::tempdir().unwrap();
         write_pair(other.path());
         replace(&chain, &std::fs::read(other.path().join("cert.pem")).unwrap());
