@@ -111,7 +111,7 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
     let stop = Stop::new()?;
     stop.on_signals()?;
     announce(&catalogue, &doors, chosen.backend, &placement, &budget, &rules.gate)?;
-    let speaks_tls: Arc<[bool]> = doors.iter().map(|door| door.tls).collect();
+    let at_door: Arc<[_]> = doors.iter().map(|door| certificates.clone().filter(|_| door.tls)).collect();
     let listeners = doors.into_iter().map(|door| door.listener).collect();
     let options = Options {
         tuning,
@@ -133,12 +133,10 @@ fn run(flags: &Serve) -> Result<Ended, Box<dyn std::error::Error>> {
             }
         }
         let (rules, catalogue) = (Rc::new(rules.clone()), Arc::clone(&catalogue));
-        let (certificates, speaks_tls) = (certificates.clone(), Arc::clone(&speaks_tls));
+        let at_door = Arc::clone(&at_door);
         move |socket, peer| {
-            let is_tls = speaks_tls.get(socket.door()).copied().unwrap_or(false);
-            let certificates = certificates.clone().filter(|_| is_tls);
-            let (rules, catalogue) = (Rc::clone(&rules), Arc::clone(&catalogue));
-            async move { serve::serve(socket, peer, rules, catalogue, certificates.as_deref()).await }
+            let certificates = at_door.get(socket.door()).cloned().flatten();
+            serve::serve(socket, peer, Rc::clone(&rules), Arc::clone(&catalogue), certificates)
         }
     })?;
     // Writes down what was used last.

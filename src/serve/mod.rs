@@ -29,7 +29,7 @@ pub async fn serve(
     peer: SocketAddr,
     rules: Rc<Rules>,
     catalogue: Arc<Catalogue>,
-    certificates: Option<&Certificates>,
+    certificates: Option<Arc<Certificates>>,
 ) {
     let session = match certificates.map(|certificates| Session::new(certificates.current())).transpose() {
         Ok(session) => session,
